@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT
+pragma solidity ^0.8.30;
+
+import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
+import {EIP712} from "@openzeppelin/contracts/utils/cryptography/EIP712.sol";
+import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+import {IStakeManager} from "./interfaces/IStakeManager.sol";
+import {TypedDataLib} from "./libraries/TypedDataLib.sol";
+
+/// @notice See IStakeManager.
+contract StakeManager is IStakeManager, EIP712 {
+    using SafeCast for uint256;
+
+    uint256 public immutable MIN_STAKE;
+    uint256 public immutable MIN_BOND;
+    uint40 public immutable UNBOND_DELAY;
+    uint40 public immutable PRICE_NOTICE;
+
+    // One word: settlement reads it once per set.
+    struct Membership {
+        address payee;
+        uint40 joinedAt;
+        uint40 leavesAt; // 0 = stays
+    }
+
+    struct Price {
+        uint80 perPromptKiB;
+        uint80 perThousandTokens;
+        uint40 nextAt; // from when `next…` holds; 0 = none announced
+        bool offered;
+        uint80 nextPerPromptKiB;
+        uint80 nextPerThousandTokens;
+    }
+
+    // A node's facts are under the first key it had; `_nodeByKey` maps every key it ever had to that one, for ever.
+    mapping(address key => address node) private _nodeByKey;
+    mapping(address node => Node) private _nodes;
+    mapping(address key => mapping(address market => Membership)) private _memberships;
+    mapping(address node => mapping(bytes32 modelId => Price)) private _prices;
+    mapping(address relayer => Relayer) private _relayers;
+
+    constructor(uint256 minStake, uint256 minBond, uint40 unbondDelay, uint40 priceNotice) EIP712("Headrace", "1") {
+        MIN_STAKE = minStake;
+        MIN_BOND = minBond;
+        UNBOND_DELAY = unbondDelay;
+        PRICE_NOTICE = priceNotice;
+    }
+
+    /* NODES */
+
+    function registerNode(address key, string calldata metadataURI, bytes calldata keySignature) external payable {
+        if (_nodeByKey[key] != address(0)) revert KeyAlreadyUsed(key);
+        if (msg.value < MIN_STAKE) revert StakeTooSmall(msg.value, MIN_STAKE);
+        bytes32 digest = _hashTypedDataV4(TypedDataLib.hashRegisterNode(key, msg.sender));
+        (address signer,,) = ECDSA.tryRecoverCalldata(digest, keySignature);
+        if (key == address(0) || signer != key) revert InvalidKeySignature(key);
+        _nodeByKey[key] = key;
+        Node storage node = _nodes[key];
+        node.owner = msg.sender;
+        node.registeredAt = uint40(block.timestamp);
+        node.stake = msg.value.toUint128();
+        emit NodeRegistered(key, msg.sender, msg.value, metadataURI);
+    }
+
+    function addStake(address key) external payable {
+        if (msg.value == 0) revert NothingSent();
+        Node storage node = _known(key);
+        uint128 stake = node.stake + msg.value.toUint128();
+        node.stake = stake;
+        emit StakeAdded(key, msg.value, stake);
+    }
+
+    function beginUnbond(address key, uint256 amount) external {
+        Node storage node = _owned(key);
+        uint256 available = node.stake - node.unbonding;
+        if (amount == 0) revert NothingUnbonding(key);
+        if (amount > available) revert UnbondTooLarge(amount, available);
+        uint40 releasedAt = uint40(block.timestamp) + UNBOND_DELAY;
+        node.unbonding += amount.toUint128();
+        node.unbondAt = releasedAt;
+        emit UnbondBegun(key, amount, releasedAt);
+    }
+
+    function withdrawStake(address key) external {
+        Node storage node = _owned(key);
+        uint128 amount = node.unbonding;
+        if (amount == 0) revert NothingUnbonding(key);
+        if (block.timestamp < node.unbondAt) revert StillUnbonding(node.unbondAt, block.timestamp);
+        uint128 stake = node.stake - amount;
+        node.stake = stake;
+        node.unbonding = 0;
+        node.unbondAt = 0;
+        emit StakeWithdrawn(key, amount, stake);
+        _send(node.owner, amount);
+    }
+
+    /* MARKETS */
+
+    function joinMarket(address key, address market) external {
+        Node storage node = _owned(key);
+        if (market == address(0)) revert ZeroAddress();
+        if (_isMember(_memberships[key][market])) revert AlreadyJoined(key, market);
+        _memberships[key][market] =
+            Membership({payee: node.owner, joinedAt: uint40(block.timestamp), leavesAt: 0});
+        emit MarketJoined(key, market, node.owner);
+    }
+
+    function leaveMarket(address key, address market) external {
+        Membership storage membership = _ownedMembership(key, market);
+        uint40 releasedAt = uint40(block.timestamp) + UNBOND_DELAY;
+        membership.leavesAt = releasedAt;
+        emit MarketLeft(key, market, releasedAt);
+    }
+
+    function setPayee(address key, address market, address payee) external {
+        if (payee == address(0)) revert ZeroAddress();
+        _ownedMembership(key, market).payee = payee;
+        emit PayeeChanged(key, market, payee);
+    }
+
+    /* PRICES */
+
+    function setPrices(
+        address key,
+        bytes32[] calldata modelIds,
+        uint80[] calldata perPromptKiB,
+        uint80[] calldata perThousandTokens
+    ) external {
+        _owned(key);
+        if (perPromptKiB.length != modelIds.length) revert LengthMismatch(modelIds.length, perPromptKiB.length);
+        if (perThousandTokens.length != modelIds.length) {
+            revert LengthMismatch(modelIds.length, perThousandTokens.length);
+        }
+        for (uint256 i = 0; i < modelIds.length; ++i) {
+            _setPrice(key, modelIds[i], perPromptKiB[i], perThousandTokens[i]);
+        }
+    }
+
+    function withdrawModels(address key, bytes32[] calldata modelIds) external {
+        _owned(key);
+        for (uint256 i = 0; i < modelIds.length; ++i) {
+            delete _prices[_nodeByKey[key]][modelIds[i]];
+            emit ModelWithdrawn(key, modelIds[i]);
+        }
+    }
+
+    /* RELAYERS */
+
+    function registerRelayer(string calldata endpoint) external payable {
+        Relayer storage relayer = _relayers[msg.sender];
+        if (relayer.registeredAt != 0) revert AlreadyRegistered(msg.sender);
+        if (msg.value < MIN_BOND) revert BondTooSmall(msg.value, MIN_BOND);
+        relayer.bond = msg.value.toUint128();
+        relayer.registeredAt = uint40(block.timestamp);
+        emit RelayerRegistered(msg.sender, msg.value, endpoint);
+    }
+
+    function addBond() external payable {
+        if (msg.value == 0) revert NothingSent();
+        Relayer storage relayer = _knownRelayer();
+        uint128 bond = relayer.bond + msg.value.toUint128();
+        relayer.bond = bond;
+        emit BondAdded(msg.sender, msg.value, bond);
+    }
+
+    function beginUnbondRelayer() external {
+        Relayer storage relayer = _knownRelayer();
+        uint40 releasedAt = uint40(block.timestamp) + UNBOND_DELAY;
+        relayer.unbondAt = releasedAt;
+        emit RelayerUnbondBegun(msg.sender, releasedAt);
+    }
+
+    function withdrawBond() external {
+        Relayer storage relayer = _knownRelayer();
+        uint40 releasedAt = relayer.unbondAt;
+        if (releasedAt == 0) revert NothingUnbonding(msg.sender);
+        if (block.timestamp < releasedAt) revert StillUnbonding(releasedAt, block.timestamp);
+        uint128 amount = relayer.bond;
+        // All is forgotten but the faults, so that the address may register anew without a clean slate.
+        relayer.bond = 0;
+        relayer.registeredAt = 0;
+        relayer.unbondAt = 0;
+        emit BondWithdrawn(msg.sender, amount);
+        _send(msg.sender, amount);
+    }
+
+    /* VIEWS */
+
+    function nodeOf(address key) external view returns (Node memory) {
+        return _nodes[_nodeByKey[key]];
+    }
+
+    function relayerOf(address relayer) external view returns (Relayer memory) {
+        return _relayers[relayer];
+    }
+
+    function isActive(address key) external view returns (bool) {
+        Node storage node = _nodes[_nodeByKey[key]];
+        return node.owner != address(0) && node.stake - node.unbonding >= MIN_STAKE;
+    }
+
+    function isBonded(address relayer) external view returns (bool) {
+        Relayer storage r = _relayers[relayer];
+        return r.registeredAt != 0 && r.unbondAt == 0 && r.bond >= MIN_BOND;
+    }
+
+    function membershipOf(address key, address market) external view returns (address payee, uint40 joinedAt) {
+        Membership memory membership = _memberships[key][market];
+        return _isMember(membership) ? (membership.payee, membership.joinedAt) : (address(0), uint40(0));
+    }
+
+    function priceOf(address key, bytes32 modelId)
+        external
+        view
+        returns (bool offered, uint80 perPromptKiB, uint80 perThousandTokens)
+    {
+        Price memory price = _prices[_nodeByKey[key]][modelId];
+        (perPromptKiB, perThousandTokens) = _effective(price);
+        offered = price.offered;
+    }
+
+    /* INTERNALS */
+
+    function _setPrice(address key, bytes32 modelId, uint80 perPromptKiB, uint80 perThousandTokens) private {
+        Price storage stored = _prices[_nodeByKey[key]][modelId];
+        Price memory price = stored;
+        (uint80 nowKiB, uint80 nowTokens) = _effective(price);
+        bool isRaise = price.offered && (perPromptKiB > nowKiB || perThousandTokens > nowTokens);
+        uint40 effectiveAt = uint40(block.timestamp) + (isRaise ? PRICE_NOTICE : 0);
+        (price.perPromptKiB, price.perThousandTokens) =
+            isRaise ? (nowKiB, nowTokens) : (perPromptKiB, perThousandTokens);
+        (price.nextPerPromptKiB, price.nextPerThousandTokens) =
+            isRaise ? (perPromptKiB, perThousandTokens) : (uint80(0), uint80(0));
+        price.nextAt = isRaise ? effectiveAt : 0;
+        price.offered = true;
+        _prices[_nodeByKey[key]][modelId] = price;
+        emit PriceAnnounced(key, modelId, perPromptKiB, perThousandTokens, effectiveAt);
+    }
+
+    function _effective(Price memory price) private view returns (uint80, uint80) {
+        return price.nextAt != 0 && block.timestamp >= price.nextAt
+            ? (price.nextPerPromptKiB, price.nextPerThousandTokens)
+            : (price.perPromptKiB, price.perThousandTokens);
+    }
+
+    function _isMember(Membership memory membership) private view returns (bool) {
+        return membership.payee != address(0)
+            && (membership.leavesAt == 0 || block.timestamp < membership.leavesAt);
+    }
+
+    function _known(address key) private view returns (Node storage node) {
+        node = _nodes[_nodeByKey[key]];
+        if (node.owner == address(0)) revert UnknownNode(key);
+    }
+
+    function _owned(address key) private view returns (Node storage node) {
+        node = _known(key);
+        if (msg.sender != node.owner) revert NotOwner(msg.sender, node.owner);
+    }
+
+    function _ownedMembership(address key, address market) private view returns (Membership storage membership) {
+        _owned(key);
+        membership = _memberships[key][market];
+        if (!_isMember(membership)) revert NotJoined(key, market);
+    }
+
+    function _knownRelayer() private view returns (Relayer storage relayer) {
+        relayer = _relayers[msg.sender];
+        if (relayer.registeredAt == 0) revert NotARelayer(msg.sender);
+    }
+
+    function _send(address to, uint256 amount) private {
+        (bool ok,) = to.call{value: amount}("");
+        if (!ok) revert TransferFailed(to, amount);
+    }
+}

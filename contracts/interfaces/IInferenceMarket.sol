@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+pragma solidity ^0.8.30;
+
+import {Mode, Request, RequestParams, ResultRef, ResultSet, Status} from "../Types.sol";
+
+/// @title Inference requests, paid from escrow and settled in batches.
+/// @notice A requester escrows the most that a request may cost. A staked node answers and signs; anyone may bring the
+/// signed results in, and money goes where the signatures say. The promise to requesters: an answer by the deadline, or
+/// a refund `GRACE` seconds later.
+interface IInferenceMarket {
+    /// @notice A request was escrowed. `prompt` holds the prompt's bytes, public for ever, or is empty for a prompt that
+    /// is known by its hash only.
+    event InferenceRequested(
+        bytes32 indexed requestId, address indexed requester, address indexed relayer, Request request, bytes prompt
+    );
+    /// @notice `added` wei joined the request's priority fee; `total` is all that was added since it was posted.
+    event PriorityFeeRaised(bytes32 indexed requestId, uint256 added, uint256 total);
+    /// @notice The requester cancelled without a release: rounds recorded after `effectiveDeadline` are not paid.
+    event CancelAnnounced(bytes32 indexed requestId, uint40 effectiveDeadline);
+    /// @notice A result was paid: `nodePaid + relayerPaid + refund` is the whole escrow.
+    event ResultFulfilled(
+        bytes32 indexed requestId, bytes32 resultHash, uint256 nodePaid, uint256 relayerPaid, uint256 refund
+    );
+    /// @notice The bytes of an answer whose requester asked for inline delivery.
+    event ResultDelivered(bytes32 indexed requestId, bytes result);
+    /// @notice One set of a batch was handled; `statuses` holds one `ItemStatus` byte per item, in order.
+    event BatchSettled(address indexed relayer, uint64 indexed round, address[] nodes, bytes statuses);
+    /// @notice A request ended without an answer and its escrow went back.
+    event RequestClosed(bytes32 indexed requestId, address indexed requester, Status status, uint256 refund);
+    event Deposited(address indexed account, address indexed from, uint256 amount);
+    event Withdrawn(address indexed account, address indexed to, uint256 amount);
+    /// @notice The owner stopped (or resumed) the intake of new requests; nothing else can be stopped.
+    event RequestsPausedSet(bool paused);
+
+    error RequestExists(bytes32 requestId);
+    error NotPending(bytes32 requestId, Status status);
+    error NotRequester(address caller, address requester);
+    error DeadlineOutOfRange(uint40 deadline, uint256 earliest, uint256 latest);
+    error DeadlinePassed(uint40 deadline, uint256 blockTimestamp);
+    error EscrowShort(uint256 required, uint256 available);
+    error PromptMismatch(bytes32 promptHash, uint256 promptBytes);
+    error PromptTooLong(uint256 promptBytes, uint256 most);
+    error UnsupportedMode(Mode mode);
+    error UnsupportedCallback(uint24 callbackGas);
+    error InvalidTerms();
+    error RequestsPaused();
+    error LengthMismatch(uint256 expected, uint256 got);
+    /// @notice The set cannot be read as one: no items, not exactly one node, or lists whose lengths differ.
+    error MalformedSet(uint256 setIndex);
+    error EmptyBatch();
+    /// @notice `signer` (0 when it cannot be told) is not whose signature was needed.
+    error InvalidSignature(address signer);
+    error ReleaseExpired(uint40 validUntil, uint256 blockTimestamp);
+    error BalanceShort(address account, uint256 required, uint256 available);
+    error TransferFailed(address to, uint256 amount);
+    error NothingSent();
+
+    /// @notice Escrows a request. Its id depends on its content and salt only, so it is known before sending and a
+    /// resend is refused. Wei that is sent beyond the escrow is credited to the caller; wei short of it is taken from
+    /// the caller's credit.
+    /// @param prompt The prompt's bytes (at most `MAX_INLINE_PROMPT`), or empty for one known by its hash only.
+    function requestInference(RequestParams calldata params, bytes calldata prompt)
+        external
+        payable
+        returns (bytes32 requestId);
+
+    /// @notice As `requestInference`, for many; refused as a whole when one is refused.
+    function requestInferenceBatch(RequestParams[] calldata params, bytes[] calldata prompts)
+        external
+        payable
+        returns (bytes32[] memory requestIds);
+
+    /// @notice Adds the sent wei to a pending request's priority fee. Anyone may, until its deadline.
+    function raisePriorityFee(bytes32 requestId) external payable;
+
+    /// @notice Sets the effective deadline to now. Rounds recorded up to now stay payable until now + GRACE, later ones
+    /// never; then `expire` refunds.
+    function cancel(Request calldata request) external;
+
+    /// @notice Cancels and refunds at once on the relayer's signed word that the request is not assigned.
+    function cancelWithRelease(Request calldata request, uint40 validUntil, bytes calldata relayerSignature) external;
+
+    /// @notice Refunds requests whose effective deadline + GRACE has passed; skips all others. Anyone may.
+    function expire(Request[] calldata requests) external;
+
+    /// @notice Settles signed results of requests that `relayer` assigned. Anyone may; a bad item gets a status and never
+    /// reverts the batch.
+    function submitResults(address relayer, ResultSet[] calldata sets) external;
+
+    function deposit(address account) external payable;
+
+    /// @notice Pays `amount` of the account's credit to the account itself. Anyone may.
+    function withdraw(address account, uint256 amount) external;
+
+    /// @notice Pays `amount` of the caller's credit to `to`.
+    function withdrawTo(address to, uint256 amount) external;
+
+    function escrowOf(RequestParams calldata params) external pure returns (uint256);
+    function packRequest(RequestParams calldata params, address requester) external pure returns (Request memory);
+    function requestIdOf(Request calldata request) external view returns (bytes32);
+    function statusOf(bytes32[] calldata requestIds) external view returns (Status[] memory);
+    /// @notice Zeros unless pending.
+    function pendingOf(bytes32 requestId) external view returns (uint96 priorityFeeAdded, uint40 effectiveDeadline);
+    /// @notice Whether `ref` is the settled result of a request and, when `result` is not empty, whether its bytes are.
+    function verifyResult(bytes32 requestId, ResultRef calldata ref, bytes calldata result)
+        external
+        view
+        returns (bool final_);
+    function accountOf(address account) external view returns (uint128 balance, uint64 settledCount);
+    /// @notice Wei that settlement charges for gas, before the cap of the request's gas budget, at this block's fees.
+    function gasChargeOf(Mode mode, uint256 resultBytes, uint256 batchSize) external view returns (uint256);
+    function requestsPaused() external view returns (bool);
+}
