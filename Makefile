@@ -1,0 +1,95 @@
+# `make` lists what it can do. It needs Python >= 3.11 and Node >= 20, and writes only into this folder,
+# the caches of pip and npm, and ~/.ape.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+
+export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
+# Where Ape looks for its compiler.
+export SOLCX_BINARY_PATH := $(CURDIR)/scripts/_solc
+
+# More arguments for the test runners, such as ARGS='-k settle'.
+ARGS ?=
+# Ape's pytest plugin costs three seconds a start: only the contract tests, which `ape test` runs, load it.
+PYTEST := pytest -p no:ape_test
+# forge keeps a cache of signatures in its home.
+FORGE := HOME="$(CURDIR)/.build/home" forge
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
+
+setup: .venv/.stamp node_modules/.stamp ## install what the locks name into .venv and node_modules
+
+.venv/.stamp: requirements.lock requirements-models.lock pyproject.toml scripts/_setup.sh
+	@echo '── Python'
+	@scripts/_setup.sh python
+
+node_modules/.stamp: package.json package-lock.json .npmrc scripts/_setup.sh
+	@echo '── Node'
+	@scripts/_setup.sh node
+
+up: setup ## run everything on a local chain, until Ctrl-C
+	@python scripts/_up.py $(ARGS)
+
+demo: setup ## run everything, send requests through it, check what came of them, stop
+	@python scripts/_up.py --demo $(ARGS)
+
+test: test-contracts test-forge test-python ## run every test
+
+test-contracts: setup ## the contract tests, by Ape on anvil
+	@echo '── contract tests (ape)'
+	@if [ -n "$$(find tests/contracts -name 'test_*.py' 2>/dev/null | head -1)" ]; then \
+	    ape test tests/contracts $(ARGS); else echo 'none yet'; fi
+
+test-forge: setup ## the fuzz and invariant tests, by forge (FOUNDRY_PROFILE=deep for more of it)
+	@echo '── fuzz and invariant tests (forge)'
+	@if [ -n "$$(find tests/forge -name '*.t.sol' 2>/dev/null | head -1)" ]; then \
+	    $(FORGE) test; else echo 'none yet'; fi
+
+test-python: setup ## the tests of the Python package
+	@echo '── Python tests (pytest)'
+	@$(PYTEST) $(ARGS)
+
+test-fast: setup ## the pure core only, in seconds
+	@$(PYTEST) -q tests/core $(ARGS)
+
+check: setup ## formatting, lint, types, import rules, compiler warnings
+	@echo '── ruff'
+	@ruff format --check
+	@ruff check
+	@echo '── mypy'
+	@mypy
+	@echo '── import-linter'
+	@lint-imports --no-logo
+	@echo '── forge fmt'
+	@$(FORGE) fmt --check
+	@echo '── solc, warnings as errors'
+	@$(FORGE) build --deny warnings --out .build/check --cache-path .build/check/cache
+
+format: setup ## rewrite Python and Solidity into the agreed format
+	@ruff check --fix-only --quiet
+	@ruff format
+	@$(FORGE) fmt
+
+contracts: setup ## compile the contracts
+	@ape compile
+
+bench-gas: setup ## measure the gas of the contracts' paths
+	@ape test tests/bench/gas -q -s $(ARGS)
+
+lock: .venv/.stamp ## resolve the Python dependencies anew into requirements.lock
+	@[ -x .build/lock/bin/uv ] || { python -m venv .build/lock && .build/lock/bin/pip install --quiet uv; }
+	@UV_CUSTOM_COMPILE_COMMAND='make lock' .build/lock/bin/uv pip compile pyproject.toml --all-extras \
+	    --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	    --quiet --output-file requirements.lock
+	@git diff --stat -- requirements.lock
+
+clean: ## remove everything that was installed or built
+	rm -rf .venv node_modules .build out cache broadcast offchain/*.egg-info .coverage htmlcov
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find offchain scripts tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+.PHONY: help setup up demo test test-contracts test-forge test-python test-fast check format contracts \
+    bench-gas lock clean
