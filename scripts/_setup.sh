@@ -11,7 +11,8 @@ on_debian_as_root() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 apt_install() {
     say "apt-get install $*"
     apt-get update -qq >/dev/null || true
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+    # What it could not install is named by the check that follows.
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null || true
 }
 
 is_python() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
@@ -67,7 +68,7 @@ PY
     touch .venv/.stamp
 }
 
-is_node() { node -e 'process.exit(Number(process.versions.node.split(".")[0]) < 20)' >/dev/null 2>&1; }
+is_node() { node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' >/dev/null 2>&1; }
 
 install_node() {
     if ! { is_node && command -v npm >/dev/null; }; then
