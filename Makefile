@@ -77,7 +77,7 @@ contracts: setup ## compile the contracts
 	@ape compile
 
 bench-gas: setup ## measure the gas of the contracts' paths
-	@ape test tests/bench/gas -q -s $(ARGS)
+	@ape test tests/contracts/gas -q -s $(ARGS)
 
 lock: .venv/.stamp ## resolve the Python dependencies anew into requirements.lock
 	@[ -x .build/lock/bin/uv ] || { python -m venv .build/lock && .build/lock/bin/pip install --quiet uv; }

