@@ -1,0 +1,48 @@
+"""Payloads: the bytes behind a prompt hash or a result hash.
+
+What stays off-chain is wrapped in an envelope, `0x01 ‖ 16-byte salt ‖ content`, because a short text can be guessed
+from a bare hash. What goes on-chain is its content alone, public for ever. Content is UTF-8 text, which never starts
+with 0x01, so the first byte tells which it is. Hashes are keccak256 of all the bytes.
+"""
+
+from __future__ import annotations
+
+from eth_utils.crypto import keccak
+
+from headrace.core.errors import InvalidInput
+from headrace.core.types import Hash32
+
+VERSION = 1
+SALT_BYTES = 16
+OVERHEAD_BYTES = 1 + SALT_BYTES
+
+
+def seal(content: bytes, salt: bytes) -> bytes:
+    """Wrap content for a hash that gives nothing away.
+
+    Raises:
+        InvalidInput: the salt is not 16 bytes.
+    """
+    if len(salt) != SALT_BYTES:
+        raise InvalidInput(f"an envelope's salt has {SALT_BYTES} bytes, not {len(salt)}")
+    return bytes([VERSION]) + salt + content
+
+
+def content_of(payload: bytes) -> bytes:
+    """The content of an envelope, or of bare bytes as they are.
+
+    Raises:
+        InvalidInput: the payload is empty, or an envelope that ends within its salt.
+    """
+    if not payload:
+        raise InvalidInput("the payload is empty")
+    if payload[0] != VERSION:
+        return payload
+    if len(payload) < OVERHEAD_BYTES:
+        raise InvalidInput(f"the payload is an envelope of {len(payload)} bytes, too short to hold its salt")
+    return payload[OVERHEAD_BYTES:]
+
+
+def hash_payload(payload: bytes) -> Hash32:
+    """keccak256 of a payload's bytes, as they are stored and sent."""
+    return "0x" + keccak(payload).hex()

@@ -1,0 +1,127 @@
+"""The exception tree of Headrace.
+
+    HeadraceError
+    ├── ConfigurationError      the operator must change a setting, a key or a deployment
+    ├── InvalidInput            the caller sent something that can never work as it is (HTTP 400)
+    │   ├── UnknownModel
+    │   └── SignatureMismatch   a signature is not by whom it must be
+    ├── NotFound                there is no such thing (HTTP 404)
+    ├── NotAllowed              the caller may not have it (HTTP 403)
+    ├── Refused                 it cannot be taken on now
+    │   ├── DeadlineInfeasible  before dispatch: it cannot be made (HTTP 504)
+    │   ├── QueueFull           (HTTP 429)
+    │   └── ExpiredContext      before signing: what was decided on no longer holds (HTTP 409)
+    ├── Unavailable             something that is needed does not answer (HTTP 503)
+    │   ├── ChainUnavailable
+    │   ├── BackendUnavailable
+    │   └── Unknown             an effect may or may not have happened; never treated as failed
+    └── IllegalTransition       a state machine was asked for a step that it does not have: a fault in the program
+
+`code` is stable and meant for programs; the message tells a person what happened, to what, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class HeadraceError(Exception):
+    """Root of all errors that Headrace raises on purpose."""
+
+    code = "HEADRACE_ERROR"
+    http_status = 500
+
+
+class ConfigurationError(HeadraceError):
+    """A setting, key, account or deployment is missing or wrong."""
+
+    code = "CONFIGURATION"
+
+
+class InvalidInput(HeadraceError):
+    """The input can never be accepted as it is."""
+
+    code = "INVALID_INPUT"
+    http_status = 400
+
+
+class UnknownModel(InvalidInput):
+    """No registered model has this name or id."""
+
+    code = "UNKNOWN_MODEL"
+
+
+class SignatureMismatch(InvalidInput):
+    """A signature does not recover to the address that had to sign."""
+
+    code = "SIGNATURE_MISMATCH"
+
+
+class NotFound(HeadraceError):
+    """Nothing is known under this id."""
+
+    code = "NOT_FOUND"
+    http_status = 404
+
+
+class NotAllowed(HeadraceError):
+    """The caller has not proven a right to this."""
+
+    code = "NOT_ALLOWED"
+    http_status = 403
+
+
+class Refused(HeadraceError):
+    """It cannot be taken on now; the reason says whether later is better."""
+
+    code = "REFUSED"
+    http_status = 409
+
+
+class DeadlineInfeasible(Refused):
+    """Before dispatch: the deadline cannot be made."""
+
+    code = "DEADLINE_INFEASIBLE"
+    http_status = 504
+
+
+class QueueFull(Refused):
+    """A bounded queue is full."""
+
+    code = "QUEUE_FULL"
+    http_status = 429
+
+
+class ExpiredContext(Refused):
+    """Before signing: what was decided on no longer holds."""
+
+    code = "EXPIRED_CONTEXT"
+
+
+class Unavailable(HeadraceError):
+    """Something that is needed does not answer; trying again may help."""
+
+    code = "UNAVAILABLE"
+    http_status = 503
+
+
+class ChainUnavailable(Unavailable):
+    """The chain's RPC endpoint does not answer or answers with an error."""
+
+    code = "CHAIN_UNAVAILABLE"
+
+
+class BackendUnavailable(Unavailable):
+    """The model server of a node does not answer."""
+
+    code = "BACKEND_UNAVAILABLE"
+
+
+class Unknown(Unavailable):
+    """An effect may or may not have happened. Unknown is not failed: ask again, never assume."""
+
+    code = "UNKNOWN"
+
+
+class IllegalTransition(HeadraceError):
+    """A state machine was asked for a step that it does not have."""
+
+    code = "ILLEGAL_TRANSITION"

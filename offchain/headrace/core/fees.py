@@ -1,0 +1,67 @@
+"""Who is paid what: the market's arithmetic, and the price of a request at a node.
+
+Integers throughout, divisions rounded down, so that every part agrees with `InferenceMarket._pay` to the wei.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.core.types import GasQuote, MarketTerms, Price, Request
+
+BPS = 10_000
+KIB = 1024
+THOUSAND_TOKENS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Payout:
+    """How an escrow is split at settlement; the three parts add up to it."""
+
+    node_wei: int
+    relayer_wei: int
+    refund_wei: int
+
+
+def reward_wei(price: Price, prompt_bytes: int, max_output_tokens: int) -> int:
+    """What a node asks for a request: started KiB of prompt and started thousands of output tokens, at its price."""
+    kib = -(-prompt_bytes // KIB)
+    thousands = -(-max_output_tokens // THOUSAND_TOKENS)
+    return kib * price.per_prompt_kib_wei + thousands * price.per_thousand_tokens_wei
+
+
+def charged_gas(terms: MarketTerms, batch_size: int, result_bytes: int) -> int:
+    """Gas that the market pays a relayer for one item of a batch of `batch_size`.
+
+    Args:
+        terms: the market's numbers.
+        batch_size: items in the transaction, at least 1.
+        result_bytes: bytes delivered inline, 0 for a result by hash.
+    """
+    return terms.fixed_gas // batch_size + terms.item_gas + terms.gas_per_result_byte * result_bytes
+
+
+def charged_gas_price_wei(terms: MarketTerms, quote: GasQuote) -> int:
+    """Wei a gas that the market pays: what the transaction pays, at most `tip_cap` above the base fee."""
+    return quote.base_fee_wei + min(quote.tip_wei, terms.tip_cap_wei)
+
+
+def payout(
+    terms: MarketTerms, request: Request, priority_fee_added_wei: int, reward: int, gas_charge_wei: int
+) -> Payout:
+    """Split the escrow of a settled request.
+
+    Args:
+        terms: the market's numbers.
+        request: the settled request.
+        priority_fee_added_wei: what raises added to its priority fee.
+        reward: wei promised to the node, at most the request's maximum.
+        gas_charge_wei: gas by formula times price, before the cap of the gas budget.
+    """
+    fee = request.priority_fee_wei + priority_fee_added_wei
+    gas = min(request.gas_budget_wei, gas_charge_wei)
+    saving = (request.gas_budget_wei - gas) * terms.relayer_saving_share_bps // BPS
+    relayer_fee = fee * terms.relayer_fee_share_bps // BPS
+    node = reward + fee - relayer_fee
+    relayer = gas + saving + relayer_fee
+    return Payout(node, relayer, request.escrow_wei + priority_fee_added_wei - node - relayer)

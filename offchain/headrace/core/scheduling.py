@@ -1,0 +1,354 @@
+"""One pass of the scheduler: who is served and where, with the reason for each, as a pure function of its inputs.
+
+Policy `reference`: order by the reference score (lane `strict`: realtime first, one bulk after each full streak),
+each request to its cheapest node that is still free, one request a node and cycle, which reproduces
+`tests/vectors/reference/schedule_round.json` exactly. On top of it stand the filters that the protocol needs: price
+cap, gas budget, probation, nodes that failed the request before, silent nodes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from headrace.core.fees import charged_gas, charged_gas_price_wei, reward_wei
+from headrace.core.reference.priority import is_expired, score_e9, score_of
+from headrace.core.reference.route_cost import find_route
+from headrace.core.reference.types import ReferenceNode, ReferenceRequest
+from headrace.core.types import (
+    ZERO_ADDRESS,
+    Address,
+    Decision,
+    DecisionKind,
+    GasQuote,
+    Hash32,
+    Lane,
+    MarketTerms,
+    Price,
+    Reason,
+)
+
+WEI_PER_GWEI = 10**9
+WEI_PER_ETH = 10**18
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The numbers that a relayer publishes and is held to. Its hash is in each round's record."""
+
+    name: str = "reference"
+    lanes: str = "strict"
+    realtime_capacity: int = 200
+    bulk_capacity: int = 1_000
+    realtime_streak: int = 20
+    realtime_fee_floor_wei: int = 0
+    max_assignments: int = 3
+    expected_batch_size: int = 8
+    heartbeat_timeout_ms: int = 15_000
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """The block that a cycle's chain facts were read at."""
+
+    block: int
+    hash: Hash32
+    timestamp_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRequest:
+    """A request that is eligible, with what its scheduling depends on."""
+
+    request_id: Hash32
+    model_id: Hash32
+    model_name: str
+    lane: Lane
+    priority_fee_wei: int  # raises included
+    included_at_s: int
+    deadline_s: int  # effective
+    prompt_bytes: int
+    max_output_tokens: int
+    required_memory_mb: int
+    batchable: bool
+    max_reward_wei: int
+    gas_budget_wei: int
+    prompt_available: bool
+    assignments: int
+    excluded_nodes: tuple[Address, ...]
+    supersedes_round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A model that a node offers, at its price."""
+
+    model_id: Hash32
+    model_name: str
+    price: Price
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node that is linked and bonded. Load and memory are its own signed word, the rest is chain and history."""
+
+    node: Address
+    offers: tuple[Offer, ...]
+    free_memory_mb: int
+    in_flight: int
+    max_in_flight: int
+    avg_latency_ms: int
+    settled_count: int
+    joined_at_s: int
+    heartbeat_at_ms: int
+    heartbeat: str  # canonical JSON of the heartbeat's content
+    heartbeat_signature: str
+
+
+@dataclass(frozen=True, slots=True)
+class CycleInputs:
+    """Everything that a cycle decides on: its snapshot. Requests and nodes are in ascending order of their ids."""
+
+    chain_id: int
+    market: Address
+    relayer: Address
+    round: int
+    cycle: int
+    now_ms: int
+    anchor: Anchor
+    gas: GasQuote
+    terms: MarketTerms
+    policy: Policy
+    lane_streak: int
+    requests: tuple[WaitingRequest, ...]
+    nodes: tuple[NodeView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedDecision:
+    """A decision with what led to it. `score_e9` is the score × 10⁹; costs are 0 unless assigned."""
+
+    decision: Decision
+    score_e9: int
+    cost_wei: int
+    runner_up: Address
+    runner_up_cost_wei: int
+
+
+@dataclass(frozen=True, slots=True)
+class CyclePlan:
+    """What a cycle decided, in the order in which it did, and the streak that the next one starts with."""
+
+    decisions: tuple[PlannedDecision, ...]
+    lane_streak: int
+
+    def of_kind(self, kind: DecisionKind) -> list[PlannedDecision]:
+        """The decisions of one kind."""
+        return [planned for planned in self.decisions if planned.decision.kind == kind]
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    node: NodeView
+    cost_eth: float
+    reward_wei: int
+
+    @property
+    def cost_wei(self) -> int:
+        return round(self.cost_eth * WEI_PER_ETH)
+
+
+def plan_cycle(inputs: CycleInputs) -> CyclePlan:
+    """Decide on every waiting request.
+
+    Returns:
+        One decision for each request of `inputs`, in the order in which they were taken.
+    """
+    cycle = _Cycle(inputs)
+    return cycle.run()
+
+
+class _Cycle:
+    """The state of one pass: which nodes are still free, and the streak of realtime assignments."""
+
+    def __init__(self, inputs: CycleInputs) -> None:
+        self._inputs = inputs
+        self._free = dict.fromkeys(node.node for node in inputs.nodes)
+        self._references = {node.node: _reference_node(node) for node in inputs.nodes}
+        self._nodes = {node.node: node for node in inputs.nodes}
+        self._streak = inputs.lane_streak
+        self._planned: list[PlannedDecision] = []
+
+    def run(self) -> CyclePlan:
+        waiting = [request for request in self._inputs.requests if not self._drop_too_late(request)]
+        waiting.sort(key=self._score, reverse=True)
+        realtime, bulk = self._working_set(waiting)
+        while realtime or bulk:
+            from_bulk = bool(bulk) and (not realtime or self._streak >= self._inputs.policy.realtime_streak)
+            request = (bulk if from_bulk else realtime).popleft()
+            if self._place(request):
+                self._streak = 0 if from_bulk else self._streak + 1
+        return CyclePlan(tuple(self._planned), self._streak)
+
+    def _drop_too_late(self, request: WaitingRequest) -> bool:
+        if not is_expired(_reference_request(request), self._inputs.now_ms):
+            return False
+        self._decide(request, DecisionKind.TOO_LATE, Reason.DEADLINE_PASSED, score=-1.0)
+        return True
+
+    def _working_set(self, waiting: Iterable[WaitingRequest]) -> tuple[deque[WaitingRequest], deque[WaitingRequest]]:
+        """The best of each lane, as many as it holds; what does not fit stays in the durable backlog."""
+        policy = self._inputs.policy
+        realtime: deque[WaitingRequest] = deque()
+        bulk: deque[WaitingRequest] = deque()
+        for request in waiting:
+            wants_realtime = request.lane is Lane.REALTIME
+            pays_for_it = request.priority_fee_wei >= policy.realtime_fee_floor_wei
+            if wants_realtime and pays_for_it and len(realtime) < policy.realtime_capacity:
+                realtime.append(request)
+            elif len(bulk) < policy.bulk_capacity:
+                bulk.append(request)
+            else:
+                self._skip(request, Reason.LANE_FULL)
+        return realtime, bulk
+
+    def _place(self, request: WaitingRequest) -> bool:
+        refusal = self._refusal_of(request)
+        if refusal is not Reason.NONE:
+            self._skip(request, refusal)
+            return False
+        routes = self._routes(request)
+        if not routes:
+            self._skip(request, self._why_no_route(request))
+            return False
+        best, *others = routes
+        self._free.pop(best.node.node)
+        self._decide(request, DecisionKind.ASSIGNED, Reason.LOWEST_COST, self._score(request), best, *others[:1])
+        return True
+
+    def _refusal_of(self, request: WaitingRequest) -> Reason:
+        """What keeps a request from any node."""
+        if not request.prompt_available:
+            return Reason.PROMPT_MISSING
+        if request.assignments >= self._inputs.policy.max_assignments:
+            return Reason.ATTEMPTS_EXHAUSTED
+        if self._gas_charge_wei(request) > request.gas_budget_wei:
+            return Reason.GAS_BUDGET_SHORT
+        return Reason.NONE
+
+    def _gas_charge_wei(self, request: WaitingRequest) -> int:
+        size = self._inputs.policy.expected_batch_size if request.batchable else 1
+        return charged_gas(self._inputs.terms, size, 0) * charged_gas_price_wei(self._inputs.terms, self._inputs.gas)
+
+    def _routes(self, request: WaitingRequest) -> list[_Route]:
+        """All routes over free nodes, cheapest first; of equals the one whose node comes first."""
+        candidates = (self._nodes[key] for key in self._free)
+        routes = [route for node in candidates if (route := self._route(request, node)) is not None]
+        routes.sort(key=lambda route: route.cost_eth)
+        return routes
+
+    def _route(self, request: WaitingRequest, node: NodeView) -> _Route | None:
+        if any(excludes(request, node) for excludes, _ in self._filters()):
+            return None
+        gas_price_gwei = self._inputs.gas.price_wei / WEI_PER_GWEI
+        reference = find_route(_reference_request(request), self._references[node.node], gas_price_gwei)
+        if reference is None:
+            return None
+        return _Route(node, reference.total_cost_eth, _reward(request, node))
+
+    def _filters(self) -> Sequence[tuple[Callable[[WaitingRequest, NodeView], bool], Reason]]:
+        """Each excludes a node for a request; in the order in which their reasons count."""
+        return (
+            (lambda request, node: _offer_of(request, node) is None, Reason.NO_NODE_FOR_MODEL),
+            (self._is_silent, Reason.NODES_SILENT),
+            (lambda request, node: node.node in request.excluded_nodes, Reason.NODES_EXCLUDED),
+            (lambda request, node: _reward(request, node) > request.max_reward_wei, Reason.PRICE_ABOVE_MAX),
+            (self._is_beyond_probation, Reason.PROBATION),
+            (lambda request, node: node.free_memory_mb < request.required_memory_mb, Reason.NODE_MEMORY),
+            (lambda _, node: node.in_flight >= node.max_in_flight, Reason.NODES_BUSY),
+        )
+
+    def _is_silent(self, _: WaitingRequest, node: NodeView) -> bool:
+        return self._inputs.now_ms - node.heartbeat_at_ms > self._inputs.policy.heartbeat_timeout_ms
+
+    def _is_beyond_probation(self, request: WaitingRequest, node: NodeView) -> bool:
+        terms = self._inputs.terms
+        graduated = (
+            node.settled_count >= terms.probation_settled_count
+            and self._inputs.now_ms >= (node.joined_at_s + terms.probation_duration_s) * 1000
+        )
+        return not graduated and _reward(request, node) > terms.probation_max_reward_wei
+
+    def _why_no_route(self, request: WaitingRequest) -> Reason:
+        """The last filter that took away what was left, counting busy and taken nodes as the nearest to a route."""
+        remaining = list(self._inputs.nodes)
+        for excludes, reason in self._filters():
+            remaining = [node for node in remaining if not excludes(request, node)]
+            if not remaining:
+                return reason
+        return Reason.NODES_TAKEN
+
+    def _score(self, request: WaitingRequest) -> float:
+        return score_of(_reference_request(request), self._inputs.now_ms)
+
+    def _skip(self, request: WaitingRequest, reason: Reason) -> None:
+        self._decide(request, DecisionKind.SKIPPED, reason, self._score(request))
+
+    def _decide(
+        self,
+        request: WaitingRequest,
+        kind: DecisionKind,
+        reason: Reason,
+        score: float,
+        route: _Route | None = None,
+        runner_up: _Route | None = None,
+    ) -> None:
+        self._planned.append(
+            PlannedDecision(
+                decision=Decision(
+                    request_id=request.request_id,
+                    node=route.node.node if route else ZERO_ADDRESS,
+                    kind=kind,
+                    reason=reason,
+                    reward_wei=route.reward_wei if route else 0,
+                    supersedes_round=request.supersedes_round if route else 0,
+                ),
+                score_e9=score_e9(score),
+                cost_wei=route.cost_wei if route else 0,
+                runner_up=runner_up.node.node if runner_up else ZERO_ADDRESS,
+                runner_up_cost_wei=runner_up.cost_wei if runner_up else 0,
+            )
+        )
+
+
+def _offer_of(request: WaitingRequest, node: NodeView) -> Offer | None:
+    return next((offer for offer in node.offers if offer.model_id == request.model_id), None)
+
+
+def _reward(request: WaitingRequest, node: NodeView) -> int:
+    offer = _offer_of(request, node)
+    return reward_wei(offer.price, request.prompt_bytes, request.max_output_tokens) if offer else 0
+
+
+def _reference_request(request: WaitingRequest) -> ReferenceRequest:
+    return ReferenceRequest(
+        id=request.request_id,
+        model_id=request.model_name,
+        priority_fee_wei=request.priority_fee_wei,
+        submitted_at_ms=request.included_at_s * 1000,
+        deadline_ms=request.deadline_s * 1000,
+        required_memory_mb=request.required_memory_mb,
+        batchable=request.batchable,
+    )
+
+
+def _reference_node(node: NodeView) -> ReferenceNode:
+    return ReferenceNode(
+        id=node.node,
+        supported_models=frozenset(offer.model_name for offer in node.offers),
+        free_memory_mb=node.free_memory_mb,
+        in_flight=node.in_flight,
+        max_in_flight=node.max_in_flight,
+        avg_latency_ms=node.avg_latency_ms,
+    )

@@ -1,0 +1,111 @@
+"""The snapshot of a cycle as canonical JSON: what was decided on, for anyone to replay. Schema version 1, frozen.
+
+Field names are those of `CycleInputs`; wei and the scheduling numbers that may pass 2^53 are decimal text. An unknown
+field or version is refused: a replay must not guess.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from enum import IntEnum
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from headrace.core.canonical import Json, canonical_json, content_hash
+from headrace.core.errors import InvalidInput
+from headrace.core.scheduling import CycleInputs, Policy
+from headrace.core.types import Hash32
+
+SCHEMA_VERSION = 1
+_T = TypeVar("_T")
+
+
+def encode_snapshot(inputs: CycleInputs) -> bytes:
+    """The canonical JSON of a cycle's inputs."""
+    return canonical_json({"schema": SCHEMA_VERSION, "kind": "full", "inputs": to_json(inputs)})
+
+
+def decode_snapshot(data: bytes) -> CycleInputs:
+    """Read a snapshot back.
+
+    Raises:
+        InvalidInput: it is not a snapshot of this version, or a field is missing, unknown or of another type.
+    """
+    try:
+        document = json.loads(data)
+    except ValueError as exc:
+        raise InvalidInput(f"the snapshot is not JSON: {exc}") from exc
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA_VERSION or document.get("kind") != "full":
+        raise InvalidInput(f"the snapshot is not of schema {SCHEMA_VERSION}, kind full")
+    return from_json(CycleInputs, document.get("inputs"))
+
+
+def policy_hash(policy: Policy) -> Hash32:
+    """keccak256 of the policy's canonical JSON."""
+    return content_hash(to_json(policy))
+
+
+def to_json(value: Any) -> Json:
+    """A frozen dataclass of integers, text, enums and tuples as JSON. Amounts in wei become decimal text."""
+    fields = {}
+    for field in dataclasses.fields(value):
+        fields[field.name] = _encode(field.name, getattr(value, field.name))
+    return fields
+
+
+def from_json(kind: type[_T], value: Any) -> _T:
+    """The inverse of `to_json`.
+
+    Raises:
+        InvalidInput: a field is missing, unknown or of another type.
+    """
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{kind.__name__} is not an object")
+    hints = get_type_hints(kind)
+    if set(value) != set(hints):
+        odd = ", ".join(sorted(set(value) ^ set(hints)))
+        raise InvalidInput(f"{kind.__name__} has missing or unknown fields: {odd}")
+    return kind(**{name: _decode(name, hint, value[name]) for name, hint in hints.items()})
+
+
+def _encode(name: str, value: Any) -> Json:
+    if dataclasses.is_dataclass(value):
+        return to_json(value)
+    if isinstance(value, tuple):
+        return [_encode(name, item) for item in value]
+    if isinstance(value, IntEnum):
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and name.endswith("_wei"):
+        return str(value)
+    return cast(Json, value)
+
+
+def _decode(name: str, hint: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return from_json(cast(type[Any], hint), value)
+    if get_origin(hint) is tuple:
+        return _decode_tuple(name, hint, value)
+    if hint is bool or hint is str:
+        return _typed(name, hint, value)
+    if isinstance(hint, type) and issubclass(hint, IntEnum):
+        return hint(_typed(name, int, value))
+    if hint is int and name.endswith("_wei"):
+        text = _typed(name, str, value)
+        if not text.isascii() or not text.isdigit() or (len(text) > 1 and text[0] == "0"):
+            raise InvalidInput(f"{name} is {value!r}, not a decimal number")
+        return int(text)
+    if hint is int:
+        return _typed(name, int, value)
+    raise InvalidInput(f"{name} has a type that snapshots do not have: {hint}")  # pragma: no cover
+
+
+def _decode_tuple(name: str, hint: types.GenericAlias, value: Any) -> tuple[Any, ...]:
+    item = get_args(hint)[0]
+    return tuple(_decode(name, item, entry) for entry in _typed(name, list, value))
+
+
+def _typed(name: str, kind: type[_T], value: Any) -> _T:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise InvalidInput(f"{name} is {value!r}, not {kind.__name__}")
+    return value

@@ -1,0 +1,247 @@
+"""EIP-712 digests of everything that relayers and nodes sign, and who signed a digest.
+
+The types are those of `contracts/libraries/TypedDataLib.sol`; `Access`, `LinkHello` and `Heartbeat` are never seen by a
+contract. Source: EIP-712.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eth_abi.abi import encode
+from eth_keys.datatypes import Signature
+from eth_keys.exceptions import BadSignature
+from eth_utils.crypto import keccak
+from eth_utils.exceptions import ValidationError
+
+from headrace.core.errors import SignatureMismatch
+from headrace.core.types import Address, Assignment, Hash32, Result, RoundRecord
+
+NAME = "Headrace"
+VERSION = "1"
+_SECP256K1_HALF_N = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
+
+TYPES: dict[str, tuple[tuple[str, str], ...]] = {
+    "Result": (
+        ("requestId", "bytes32"),
+        ("resultHash", "bytes32"),
+        ("reward", "uint96"),
+        ("relayer", "address"),
+        ("round", "uint64"),
+    ),
+    "ResultSet": (("relayer", "address"), ("round", "uint64"), ("results", "bytes32[]")),
+    "Accept": (("requestId", "bytes32"), ("relayer", "address"), ("round", "uint64"), ("deadline", "uint40")),
+    "Assignment": (
+        ("requestId", "bytes32"),
+        ("relayer", "address"),
+        ("node", "address"),
+        ("round", "uint64"),
+        ("reward", "uint96"),
+        ("deadline", "uint40"),
+    ),
+    "Release": (("requestId", "bytes32"), ("validUntil", "uint40")),
+    "RoundRecord": (
+        ("round", "uint64"),
+        ("decisionsRoot", "bytes32"),
+        ("snapshotHash", "bytes32"),
+        ("policyHash", "bytes32"),
+        ("anchorBlock", "uint64"),
+        ("anchorHash", "bytes32"),
+        ("assigned", "uint32"),
+        ("skipped", "uint32"),
+        ("tooLate", "uint32"),
+    ),
+    "RegisterNode": (("key", "address"), ("owner", "address")),
+    "Access": (("account", "address"), ("relayer", "address"), ("validUntil", "uint40")),
+    "LinkHello": (
+        ("node", "address"),
+        ("relayer", "address"),
+        ("protocolVersion", "uint16"),
+        ("challenge", "bytes32"),
+    ),
+    "Heartbeat": (("node", "address"), ("relayer", "address"), ("contentHash", "bytes32")),
+}
+
+
+def _type_string(name: str) -> str:
+    return f"{name}({','.join(f'{kind} {field}' for field, kind in TYPES[name])})"
+
+
+_TYPE_HASHES = {name: keccak(text=_type_string(name)) for name in TYPES}
+_DOMAIN_TYPE_HASH = keccak(text="EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)")
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Where a signature counts. The market's domain unless a type says otherwise."""
+
+    chain_id: int
+    verifying_contract: Address
+
+    def separator(self) -> bytes:
+        """The 32-byte domain separator."""
+        return keccak(
+            encode(
+                ("bytes32", "bytes32", "bytes32", "uint256", "address"),
+                (
+                    _DOMAIN_TYPE_HASH,
+                    keccak(text=NAME),
+                    keccak(text=VERSION),
+                    self.chain_id,
+                    self.verifying_contract,
+                ),
+            )
+        )
+
+
+def typed_message(domain: Domain, name: str, message: dict[str, object]) -> dict[str, object]:
+    """The whole EIP-712 document of a message, as a wallet wants it (`eth_signTypedData_v4`)."""
+    domain_type = (
+        ("name", "string"),
+        ("version", "string"),
+        ("chainId", "uint256"),
+        ("verifyingContract", "address"),
+    )
+    return {
+        "types": {
+            "EIP712Domain": [{"name": field, "type": kind} for field, kind in domain_type],
+            name: [{"name": field, "type": kind} for field, kind in TYPES[name]],
+        },
+        "primaryType": name,
+        "domain": {
+            "name": NAME,
+            "version": VERSION,
+            "chainId": domain.chain_id,
+            "verifyingContract": domain.verifying_contract,
+        },
+        "message": message,
+    }
+
+
+def hash_result(result: Result) -> bytes:
+    """Struct hash of a node's result; also what a ResultSet lists."""
+    return _hash(
+        "Result",
+        _b32(result.request_id),
+        _b32(result.result_hash),
+        result.reward_wei,
+        result.relayer,
+        result.round,
+    )
+
+
+def hash_result_set(relayer: Address, round_: int, results: Sequence[bytes]) -> bytes:
+    """Struct hash of a set of results, given the struct hash of each in the order of the batch."""
+    return keccak(
+        encode(
+            ("bytes32", "address", "uint64", "bytes32"),
+            (_TYPE_HASHES["ResultSet"], relayer, round_, keccak(b"".join(results))),
+        )
+    )
+
+
+def hash_accept(request_id: Hash32, relayer: Address, round_: int, deadline_s: int) -> bytes:
+    """Struct hash of a node's word that it has the prompt and will answer by the deadline."""
+    return _hash("Accept", _b32(request_id), relayer, round_, deadline_s)
+
+
+def hash_assignment(assignment: Assignment) -> bytes:
+    """Struct hash of a relayer's assignment."""
+    return _hash(
+        "Assignment",
+        _b32(assignment.request_id),
+        assignment.relayer,
+        assignment.node,
+        assignment.round,
+        assignment.reward_wei,
+        assignment.deadline_s,
+    )
+
+
+def hash_release(request_id: Hash32, valid_until_s: int) -> bytes:
+    """Struct hash of a relayer's word that a request is not assigned."""
+    return _hash("Release", _b32(request_id), valid_until_s)
+
+
+def hash_round_record(record: RoundRecord) -> bytes:
+    """Struct hash of a round's record; signed under the schedule log's domain."""
+    return _hash(
+        "RoundRecord",
+        record.round,
+        _b32(record.decisions_root),
+        _b32(record.snapshot_hash),
+        _b32(record.policy_hash),
+        record.anchor_block,
+        _b32(record.anchor_hash),
+        record.assigned,
+        record.skipped,
+        record.too_late,
+    )
+
+
+def hash_register_node(key: Address, owner: Address) -> bytes:
+    """Struct hash of a key's consent to be registered; signed under the stake manager's domain."""
+    return _hash("RegisterNode", key, owner)
+
+
+def hash_access(account: Address, relayer: Address, valid_until_s: int) -> bytes:
+    """Struct hash of a sign-in at a relayer's API, to read payloads until `valid_until_s`."""
+    return _hash("Access", account, relayer, valid_until_s)
+
+
+def hash_link_hello(node: Address, relayer: Address, protocol_version: int, challenge: Hash32) -> bytes:
+    """Struct hash of a node's answer to the challenge that opens its link to a relayer."""
+    return _hash("LinkHello", node, relayer, protocol_version, _b32(challenge))
+
+
+def hash_heartbeat(node: Address, relayer: Address, content_hash: Hash32) -> bytes:
+    """Struct hash of a heartbeat, whose content is canonical JSON under its keccak."""
+    return _hash("Heartbeat", node, relayer, _b32(content_hash))
+
+
+def digest(domain: Domain, struct_hash: bytes) -> bytes:
+    """The 32 bytes that are signed."""
+    return keccak(b"\x19\x01" + domain.separator() + struct_hash)
+
+
+def signer_of(digest_: bytes, signature: bytes) -> Address:
+    """Who signed a digest.
+
+    Args:
+        digest_: 32 bytes.
+        signature: 65 bytes r ‖ s ‖ v with v 27 or 28 and s in the lower half, as the contracts take it.
+
+    Raises:
+        SignatureMismatch: it is no signature of that form.
+    """
+    if len(signature) != 65 or signature[64] not in (27, 28):
+        raise SignatureMismatch("a signature must be 65 bytes r, s, v with v 27 or 28")
+    r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:64], "big")
+    if s > _SECP256K1_HALF_N:
+        raise SignatureMismatch("the signature's s is in the upper half of its range (EIP-2)")
+    try:
+        key = Signature(vrs=(signature[64] - 27, r, s)).recover_public_key_from_msg_hash(digest_)
+    except (BadSignature, ValidationError) as exc:
+        raise SignatureMismatch("the signature recovers to no address") from exc
+    return key.to_address()
+
+
+def require_signer(expected: Address, digest_: bytes, signature: bytes, what: str) -> None:
+    """Check that `expected` signed.
+
+    Raises:
+        SignatureMismatch: someone else did; the message names `what` was signed.
+    """
+    signer = signer_of(digest_, signature)
+    if signer != expected.lower():
+        raise SignatureMismatch(f"the {what} is signed by {signer}, not by {expected}")
+
+
+def _hash(name: str, *values: object) -> bytes:
+    kinds = tuple(kind for _, kind in TYPES[name])
+    return keccak(encode(("bytes32", *kinds), (_TYPE_HASHES[name], *values)))
+
+
+def _b32(text: Hash32) -> bytes:
+    return bytes.fromhex(text[2:])

@@ -1,0 +1,556 @@
+"""What the services need of the world, as Protocols. Frozen: a change needs a note in docs/decisions/.
+
+Every call that may wait has a deadline of its own in its adapter and raises `Unavailable` when that passes. An answer
+that is missing is unknown, never failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headrace.core.events import BlockRef, ChainEvent
+from headrace.core.lifecycle import Cause, RequestState
+from headrace.core.scheduling import Anchor, CyclePlan, Offer
+from headrace.core.tasks import Accept, Delivery, LinkedNode, Refusal, Task
+from headrace.core.types import (
+    Address,
+    Assignment,
+    Decision,
+    GasQuote,
+    Hash32,
+    MarketTerms,
+    Request,
+    Result,
+    RoundRecord,
+    Status,
+)
+
+# Time, keys, measures
+
+
+class Clock(Protocol):
+    """Wall-clock time. Waiting goes through asyncio, so that tests can run it in virtual time."""
+
+    def now_ms(self) -> int:
+        """Unix time in milliseconds."""
+        ...
+
+
+class Signer(Protocol):
+    """A secp256k1 key that can be used but not read."""
+
+    @property
+    def address(self) -> Address:
+        """Its address, lower case."""
+        ...
+
+    def sign_digest(self, digest: bytes) -> bytes:
+        """65 bytes r ‖ s ‖ v (27 or 28) over 32 bytes."""
+        ...
+
+    def sign_transaction(self, transaction: Mapping[str, Any]) -> tuple[bytes, Hash32]:
+        """Raw bytes and hash of a signed EIP-1559 transaction."""
+        ...
+
+
+class Metrics(Protocol):
+    """Counts and observations. Names and labels are those of docs/operations.md; labels are few and bounded."""
+
+    def count(self, name: str, amount: int = 1, **labels: str) -> None:
+        """Add to a counter."""
+        ...
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        """Add to a histogram."""
+        ...
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        """Set a gauge."""
+        ...
+
+
+# Chain
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What the chain knows of a node, at one block."""
+
+    key: Address
+    owner: Address
+    stake_wei: int
+    unbonding_wei: int
+    is_active: bool
+    payee: Address  # zero = has not joined the market
+    joined_at_s: int
+    settled_count: int  # of the payee
+    misses: int
+    faults: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A registered model."""
+
+    model_id: Hash32
+    name: str
+    revision: str
+    weights_hash: Hash32
+    quantisation: str
+    memory_mb: int
+    memory_per_token_bytes: int
+    complexity_milli: int
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A transaction that is not signed yet."""
+
+    to: Address
+    data: bytes
+    value_wei: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """What a simulated call did."""
+
+    succeeded: bool
+    gas_used: int
+    events: tuple[ChainEvent, ...]
+    error: str  # the decoded custom error with its values, or the node's message; empty when it succeeded
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A transaction in a block."""
+
+    transaction_hash: Hash32
+    block_number: int
+    block_hash: Hash32
+    succeeded: bool
+    gas_used: int
+    effective_gas_price_wei: int
+    events: tuple[ChainEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSetCall:
+    """One set of a `submitResults` transaction. `signatures` holds one over the set, or one per item."""
+
+    round: int
+    node: Address
+    signatures: tuple[bytes, ...]
+    items: tuple[tuple[Request, Result], ...]
+    payloads: tuple[bytes, ...]  # empty, or one per item: bytes delivered inline, b"" = by hash
+
+
+class Chain(Protocol):
+    """A chain with Headrace's contracts on it. Raises ChainUnavailable when it does not answer."""
+
+    @property
+    def chain_id(self) -> int: ...
+    @property
+    def market(self) -> Address: ...
+    @property
+    def schedule_log(self) -> Address: ...
+    @property
+    def stake_manager(self) -> Address: ...
+
+    # Reading
+    async def head(self) -> BlockRef: ...
+    async def block(self, number: int) -> BlockRef | None: ...
+    async def events(self, from_block: int, to_block: int) -> list[ChainEvent]:
+        """Decoded logs of Headrace's contracts in a closed range, in order."""
+        ...
+
+    async def gas_quote(self) -> GasQuote: ...
+    async def balance_wei(self, account: Address) -> int: ...
+    async def credit_wei(self, account: Address) -> int:
+        """Credit in the market."""
+        ...
+
+    async def market_terms(self) -> MarketTerms: ...
+    async def statuses(self, request_ids: Sequence[Hash32]) -> list[Status]: ...
+    async def node_facts(self, key: Address) -> NodeFacts: ...
+    async def offers(self, key: Address, model_ids: Sequence[Hash32]) -> list[Offer]:
+        """The models of these that the node offers on-chain, at the prices of the last block."""
+        ...
+
+    async def is_bonded(self, relayer: Address) -> bool: ...
+    async def models(self) -> list[ModelFacts]: ...
+    async def recorded_at_s(self, relayer: Address, round_: int) -> int: ...
+    async def next_round(self, relayer: Address) -> int: ...
+
+    # Calls
+    def record_round_call(self, relayer: Address, record: RoundRecord) -> Call: ...
+    def submit_results_call(self, relayer: Address, sets: Sequence[ResultSetCall]) -> Call: ...
+    def expire_call(self, requests: Sequence[Request]) -> Call: ...
+
+    # Sending
+    async def simulate(self, sender: Address, calls: Sequence[Call]) -> list[CallOutcome]:
+        """Run calls one after the other on top of the last block (eth_simulateV1)."""
+        ...
+
+    async def transaction_count(self, account: Address) -> int:
+        """At the last block; never `pending`."""
+        ...
+
+    async def send_raw(self, raw: bytes) -> None:
+        """Hand a signed transaction to the chain. One that is already known or mined is no error.
+
+        Raises:
+            Unknown: the answer was lost; it may have been taken.
+            Refused: the node said no for certain; the message is its own.
+        """
+        ...
+
+    async def receipt(self, transaction_hash: Hash32) -> Receipt | None: ...
+
+
+# Store
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRequest:
+    """A request as the relayer knows it."""
+
+    request_id: Hash32
+    request: Request
+    state: RequestState
+    block_number: int
+    block_hash: Hash32
+    transaction_hash: Hash32
+    included_at_s: int
+    priority_fee_added_wei: int
+    effective_deadline_s: int
+    closed: Mapping[str, Any] | None  # args of the event that closed it, with transaction_hash and block_number
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAssignment:
+    """One attempt at serving a request."""
+
+    request_id: Hash32
+    attempt: int  # 1, 2, 3
+    assignment: Assignment
+    state: str  # open, accepted, refused, failed, lease_expired, delivered
+    assigned_at_ms: int
+    lease_until_ms: int
+    signature: bytes
+    accept_signature: bytes
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """A verified result that waits to be settled, or was."""
+
+    node: Address
+    result: Result
+    signature: bytes
+    payload_hash: Hash32
+    payload_bytes: int
+    received_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """One thing that happened to a request."""
+
+    at_ms: int
+    stage: str
+    detail: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCycle:
+    """A cycle of a round: its snapshot's hash and what it decided."""
+
+    round: int
+    cycle: int
+    snapshot_hash: Hash32
+    anchor: Anchor
+    planned_at_ms: int
+    plan: CyclePlan
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRound:
+    """A round. `record` is set once it is closed, the rest once the record is in a block."""
+
+    round: int
+    state: str  # open, closed, recorded
+    opened_at_ms: int
+    cycles: int
+    record: RoundRecord | None
+    policy_hash: Hash32
+    recorded_block: int
+    transaction_hash: Hash32
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAttempt:
+    """A signed transaction of an intent, stored before it is sent."""
+
+    transaction_hash: Hash32
+    raw: bytes
+    max_fee_wei: int
+    tip_wei: int
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredIntent:
+    """What a transaction is for. It owns one nonce for ever."""
+
+    intent_id: int
+    kind: str  # record_round, submit_results, expire
+    key: str  # idempotency key: two open intents never share it
+    detail: Mapping[str, Any]  # round; request_ids
+    call: Call
+    gas_limit: int
+    nonce: int
+    state: str  # open, included, reverted, dropped
+    attempts: tuple[StoredAttempt, ...]
+    block_number: int
+    created_at_ms: int
+
+
+class Store(Protocol):
+    """What a relayer knows, durably. Each call is one transaction. Amounts and ids survive exactly.
+
+    Moves of a request go through `core.lifecycle.next_state` and are written to its timeline in the same transaction.
+    """
+
+    # Blocks and events (the indexer)
+    async def last_block(self) -> BlockRef | None: ...
+    async def block(self, number: int) -> BlockRef | None: ...
+    async def add_blocks(self, blocks: Sequence[BlockRef], events: Sequence[ChainEvent], relayer: Address) -> None:
+        """Append blocks (each the child of the one before, the first of `last_block`) with their events, and apply the
+        events to requests and rounds. Requests that name another relayer are kept, but never become eligible.
+
+        Raises:
+            InvalidInput: the blocks do not follow on `last_block`.
+        """
+        ...
+
+    async def rewind_to(self, number: int) -> list[Hash32]:
+        """Forget all blocks above `number` and undo what their events did. Returns the requests that were touched."""
+        ...
+
+    async def confirm_up_to(self, number: int, at_ms: int) -> int:
+        """Make included requests in blocks up to `number` eligible (or signed, when a result is there already).
+        Returns how many."""
+        ...
+
+    # Requests
+    async def request(self, request_id: Hash32) -> StoredRequest | None: ...
+    async def requests(
+        self,
+        *,
+        states: Sequence[RequestState] | None = None,
+        requester: Address | None = None,
+        limit: int = 1000,
+        before_block: int | None = None,
+    ) -> list[StoredRequest]:
+        """Newest first; `before_block` pages on."""
+        ...
+
+    async def eligible(self, limit: int) -> list[StoredRequest]:
+        """Oldest first."""
+        ...
+
+    async def expirable(self, before_s: int, limit: int) -> list[StoredRequest]:
+        """Requests that are not closed and whose effective deadline is before `before_s`."""
+        ...
+
+    async def move(self, request_id: Hash32, cause: Cause, at_ms: int, detail: Mapping[str, Any]) -> RequestState:
+        """Move a request by a cause.
+
+        Raises:
+            IllegalTransition: it is in a state that this cause does not move.
+            NotFound: there is no such request.
+        """
+        ...
+
+    async def note(self, request_id: Hash32, at_ms: int, stage: str, detail: Mapping[str, Any]) -> None:
+        """Add to a request's timeline without moving it."""
+        ...
+
+    async def timeline(self, request_id: Hash32) -> list[TimelineEntry]: ...
+
+    # Rounds, cycles, assignments (the scheduler)
+    async def open_round(self, at_ms: int, first: int) -> StoredRound:
+        """The round that takes decisions now; the next one (or `first`) is opened when the last was closed."""
+        ...
+
+    async def add_cycle(
+        self,
+        cycle: StoredCycle,
+        snapshot: bytes,
+        assignments: Sequence[StoredAssignment],
+        policy_hash: Hash32,
+    ) -> None:
+        """Store a cycle of the open round with its assignments, and move the assigned requests."""
+        ...
+
+    async def close_round(self, round_: int, record: RoundRecord, leaves: Sequence[Decision]) -> None: ...
+    async def round(self, round_: int) -> StoredRound | None: ...
+    async def rounds(self, *, limit: int = 100, before: int | None = None) -> list[StoredRound]: ...
+    async def cycles(self, round_: int) -> list[StoredCycle]: ...
+    async def leaves(self, round_: int) -> list[Decision]: ...
+    async def snapshot(self, snapshot_hash: Hash32) -> bytes | None: ...
+    async def last_decisions(self, request_ids: Sequence[Hash32]) -> dict[Hash32, Decision]:
+        """The newest decision on each of these."""
+        ...
+
+    async def lane_streak(self) -> int: ...
+    async def assignments(self, request_id: Hash32) -> list[StoredAssignment]:
+        """Oldest first."""
+        ...
+
+    async def open_assignments(self) -> list[StoredAssignment]:
+        """Those in state `open` or `accepted`."""
+        ...
+
+    async def end_assignment(
+        self, request_id: Hash32, attempt: int, cause: Cause, at_ms: int, detail: str, accept_signature: bytes = b""
+    ) -> None:
+        """Record an accept, refusal, failure or lapse of an assignment and move its request, in one transaction."""
+        ...
+
+    # Payloads and results (the aggregator)
+    async def put_payload(self, payload: bytes, at_ms: int) -> Hash32:
+        """Keep bytes under their hash."""
+        ...
+
+    async def payload(self, payload_hash: Hash32) -> bytes | None: ...
+    async def present_payloads(self, payload_hashes: Sequence[Hash32]) -> set[Hash32]: ...
+    async def add_result(self, result: StoredResult, payload: bytes, at_ms: int, detail: Mapping[str, Any]) -> bool:
+        """Store a verified result and its payload, end its assignment and move its request. False when there is one
+        already: the first stays."""
+        ...
+
+    async def result(self, request_id: Hash32) -> StoredResult | None: ...
+    async def ready_results(self, limit: int) -> list[StoredResult]:
+        """Results of requests that are `signed`, oldest first."""
+        ...
+
+    async def requests_of_payload(self, payload_hash: Hash32) -> list[StoredRequest]:
+        """Requests whose prompt or result it is."""
+        ...
+
+    # Intents (the settler)
+    async def add_intent(
+        self, kind: str, key: str, detail: Mapping[str, Any], call: Call, gas_limit: int, chain_nonce: int, at_ms: int
+    ) -> StoredIntent:
+        """Store an intent under the next nonce, max(`chain_nonce`, highest unfinished + 1), and, for
+        `submit_results`, move its requests to settling. An open intent with the same key is returned as it is."""
+        ...
+
+    async def add_attempt(self, intent_id: int, attempt: StoredAttempt) -> None: ...
+    async def open_intents(self) -> list[StoredIntent]:
+        """In the order of their nonces."""
+        ...
+
+    async def end_intent(self, intent_id: int, state: str, block_number: int, detail: Mapping[str, Any]) -> None:
+        """Mark an intent included, reverted or dropped. When it is not included, or an item of it went unpaid
+        (`detail["unpaid"]`: request id → item status name), its requests move back."""
+        ...
+
+    async def intent_of_transaction(self, transaction_hash: Hash32) -> StoredIntent | None: ...
+    async def close(self) -> None: ...
+
+
+# Nodes
+
+
+class NodeLink(Protocol):
+    """The relayer's end of the links that nodes opened."""
+
+    def linked(self) -> Sequence[LinkedNode]:
+        """All nodes that are linked and have sent a heartbeat, by key."""
+        ...
+
+    async def dispatch(self, task: Task, timeout_s: float) -> Accept | Refusal:
+        """Send a task and wait for the node's word.
+
+        Raises:
+            Unknown: the link broke or the time passed; the node may have it.
+            Unavailable: the node is not linked; it cannot have it.
+        """
+        ...
+
+    async def sign_set(self, node: Address, round_: int, results: Sequence[Result], timeout_s: float) -> bytes | None:
+        """The node's signature over a set of results that it signed before, or None when it did not answer in time."""
+        ...
+
+
+class LinkEvents(Protocol):
+    """What a link tells the relayer's services."""
+
+    async def admit(self, node: Address) -> None:
+        """A node proved its key and wants to be linked.
+
+        Raises:
+            NotAllowed: it is not registered, not bonded enough or not in the market; the message says what to do.
+        """
+        ...
+
+    async def delivered(self, delivery: Delivery) -> None:
+        """A node delivers. Returning acknowledges it: the result is stored. May be called again for the same result.
+
+        Raises:
+            InvalidInput: the result is not what it claims; the node is told and does not send it again.
+        """
+        ...
+
+    async def gave_up(self, node: Address, refusal: Refusal) -> None:
+        """A node could not finish a task that it had accepted."""
+        ...
+
+    def changed(self) -> None:
+        """A node came, went or sent a heartbeat that matters to scheduling."""
+        ...
+
+
+# Models
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A model's answer."""
+
+    text: str
+    finish_reason: str  # stop, length
+    prompt_tokens: int
+    output_tokens: int
+    compute_ms: int
+
+
+class Backend(Protocol):
+    """A model server."""
+
+    @property
+    def model_names(self) -> Sequence[str]:
+        """Registry names of the models it serves."""
+        ...
+
+    async def generate(self, model_name: str, body: Mapping[str, Any], max_output_tokens: int) -> Generation:
+        """Answer an OpenAI chat body (messages, temperature, seed, stop, …).
+
+        Raises:
+            BackendUnavailable: the server does not answer.
+            InvalidInput: it refuses the body for good.
+        """
+        ...
+
+    async def check(self) -> None:
+        """Raises BackendUnavailable, naming what to do, unless it can answer now."""
+        ...
+
+    async def close(self) -> None: ...
