@@ -1,0 +1,1 @@
+"""Adapters: each makes one port real."""

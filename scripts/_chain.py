@@ -1,0 +1,137 @@
+"""What the scripts share on the way to a chain: the command, its errors, and the options."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+from ape.api import ProviderAPI
+from ape.cli import ConnectedProviderCommand
+from ape.exceptions import ApeException, NetworkMismatchError, ProviderNotConnectedError
+from ape_node.provider import NodeSoftwareNotInstalledError
+from eth_utils import from_wei, to_wei
+from requests.exceptions import RequestException
+from web3 import Web3
+from web3.exceptions import Web3Exception
+
+from scripts._errors import Failure, explain
+from scripts._parameters import local_chain_ids
+from scripts._signers import Signer
+from scripts._transactions import Sender
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class ChainHandle:
+    """A connected chain, and how long its blocks let one wait."""
+
+    web3: Web3
+    chain_id: int
+    is_local: bool
+
+    def sender(self, signer: Signer) -> Sender:
+        """Return a sender of a signer's transactions."""
+        poll_s, timeout_s = (0.05, 60) if self.is_local else (2, 600)
+        return Sender(self.web3, signer, poll_s=poll_s, timeout_s=timeout_s)
+
+
+class ChainCommand(ConnectedProviderCommand):
+    """A command with a connected `provider` that turns what a node or Ape raises into one sentence."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        provider = ctx.params.get("network")
+        # Ape would start a geth where a URL does not answer.
+        if isinstance(provider, ProviderAPI) and provider.name == "node" and hasattr(provider, "allow_start"):
+            provider.allow_start = False
+        try:
+            return super().invoke(ctx)
+        except click.ClickException:
+            raise
+        except (NodeSoftwareNotInstalledError, ProviderNotConnectedError, RequestException, OSError) as error:
+            raise Failure(f"No node answers at {_shown(provider)}.") from error
+        except NetworkMismatchError as error:
+            raise Failure(f"{error}") from error
+        except ApeException as error:
+            raise Failure(f"{type(error).__name__}: {error}") from error
+        except Web3Exception as error:
+            raise Failure(f"The node refused: {explain(error, ())}.") from error
+
+
+def chain_of(provider: ProviderAPI) -> ChainHandle:
+    """Return the chain behind Ape's provider, once it is the one that `--network` names."""
+    # Ape's own provider.chain_id may be what its settings say rather than what the node says.
+    chain_id = provider.web3.eth.chain_id
+    is_local = chain_id in local_chain_ids()
+    if provider.network.is_dev and not is_local:
+        raise Failure(f"The network is called '{provider.network.name}', but the node is on chain {chain_id}.")
+    return ChainHandle(provider.web3, chain_id, is_local)
+
+
+class EtherAmount(click.ParamType):
+    """An amount in ETH on the command line, in wei in the code."""
+
+    name = "eth"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return value if isinstance(value, int) else to_wei(Decimal(value), "ether")
+        except (InvalidOperation, ValueError):
+            self.fail(f"{value} is not an amount of ETH.", param, ctx)
+
+
+def deployments_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --deployments."""
+    return click.option(
+        "--deployments",
+        type=click.Path(file_okay=False, path_type=Path),
+        envvar="HEADRACE_DEPLOYMENTS",
+        default=ROOT / "deployments",
+        help="Folder of the deployment files [default: deployments; env: HEADRACE_DEPLOYMENTS]",
+    )(function)
+
+
+def test_account_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --test-account."""
+    return click.option(
+        "--test-account", type=click.IntRange(min=0), help="Sign with this test account (local chains only)."
+    )(function)
+
+
+def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def show(facts: dict[str, Any], rows: Sequence[tuple[str, str]], *, as_json: bool) -> None:
+    """Print facts as JSON, or rows as a table."""
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        click.echo(f"{name:<{width}}  {value}")
+
+
+def ether(wei: int) -> str:
+    """Return wei as people read it."""
+    return f"{from_wei(wei, 'ether')} ETH"
+
+
+def password(variable: str) -> str:
+    """Return a password that only the environment may hold."""
+    try:
+        return os.environ[variable]
+    except KeyError:
+        raise Failure(f"Set {variable} to the password of the keystore.") from None
+
+
+def _shown(provider: Any) -> str:
+    # The rest of a URL may hold an access key.
+    url = urlsplit(str(getattr(provider, "uri", "") or ""))
+    return f"{url.scheme}://{url.hostname}{f':{url.port}' if url.port else ''}" if url.hostname else "the network"
