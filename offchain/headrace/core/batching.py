@@ -1,0 +1,52 @@
+"""When a batch of ready results is sent.
+
+`threshold`, the reference's rule: full enough, old enough, or a deadline nears.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class BatchReason(StrEnum):
+    """Why a batch goes out now."""
+
+    FULL = "full"
+    AGE = "age"
+    DEADLINE = "deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """The thresholds. `max_items` also bounds a batch."""
+
+    max_items: int = 50
+    max_age_ms: int = 750
+    deadline_margin_ms: int = 5_000
+
+
+def why_send(
+    policy: BatchPolicy, now_ms: int, ready: int, oldest_ready_ms: int, nearest_end_ms: int
+) -> BatchReason | None:
+    """Whether to send the open batch, and why.
+
+    Args:
+        policy: the thresholds.
+        now_ms: Unix time.
+        ready: results that wait.
+        oldest_ready_ms: since when the oldest of them does.
+        nearest_end_ms: when the first of them can no longer be paid.
+
+    Returns:
+        The reason, or None to wait.
+    """
+    if ready == 0:
+        return None
+    if ready >= policy.max_items:
+        return BatchReason.FULL
+    if nearest_end_ms - now_ms <= policy.deadline_margin_ms:
+        return BatchReason.DEADLINE
+    if now_ms - oldest_ready_ms >= policy.max_age_ms:
+        return BatchReason.AGE
+    return None

@@ -1,0 +1,56 @@
+"""The last look at a transaction before a key signs it: only what the relayer's own typed values can have asked for.
+
+Nothing that a model wrote reaches a signer; a call that is not one of these few is refused whatever it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.core.errors import ExpiredContext, Refused
+from headrace.core.types import Address
+
+MAX_TRANSACTION_GAS = 16_777_216
+"""EIP-7825."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardPolicy:
+    """What may be signed. `selectors`: for each allowed target, the first four bytes of the calls it may get."""
+
+    selectors: Mapping[Address, frozenset[bytes]]
+    max_fee_ceiling_wei: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsigned:
+    """A transaction that is about to be signed."""
+
+    to: Address
+    data: bytes
+    value_wei: int
+    gas_limit: int
+    max_fee_wei: int
+
+
+def require_signable(policy: GuardPolicy, transaction: Unsigned) -> None:
+    """Check a transaction against the policy.
+
+    Raises:
+        Refused: its target, selector, value or gas is none that the relayer ever needs.
+        ExpiredContext: the chain asks for a higher fee than the policy allows now; later may be better.
+    """
+    allowed = policy.selectors.get(transaction.to)
+    if allowed is None:
+        raise Refused(f"the target {transaction.to} is not on the list of contracts that the relayer calls")
+    if transaction.data[:4] not in allowed:
+        raise Refused(f"the selector 0x{transaction.data[:4].hex()} is not one that the relayer calls")
+    if transaction.value_wei != 0:
+        raise Refused(f"the transaction would send {transaction.value_wei} wei, and the relayer's never send any")
+    if transaction.gas_limit > MAX_TRANSACTION_GAS:
+        raise Refused(f"the gas limit {transaction.gas_limit} is above the most a transaction may use")
+    if transaction.max_fee_wei > policy.max_fee_ceiling_wei:
+        raise ExpiredContext(
+            f"gas costs {transaction.max_fee_wei} wei at most now, above the ceiling of {policy.max_fee_ceiling_wei}"
+        )

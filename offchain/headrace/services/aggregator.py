@@ -1,0 +1,155 @@
+"""Takes in what nodes say: admits them, verifies their results, hears when they give up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from headrace.core import typed_data
+from headrace.core.envelope import content_of, hash_payload
+from headrace.core.errors import IllegalTransition, InvalidInput, NotAllowed
+from headrace.core.lifecycle import TERMINAL, Cause
+from headrace.core.tasks import Delivery, Refusal
+from headrace.core.types import ZERO_ADDRESS, Address, MarketTerms
+from headrace.ports import Chain, Clock, Metrics, Store, StoredAssignment, StoredRequest, StoredResult
+
+log = structlog.get_logger(__name__)
+
+MAX_RESULT_BYTES = 1 << 20
+
+
+class Aggregator:
+    """The relayer's `LinkEvents`."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        store: Store,
+        clock: Clock,
+        metrics: Metrics,
+        terms: MarketTerms,
+        on_change: Callable[[], None],
+        on_result: Callable[[], None],
+    ) -> None:
+        self._chain = chain
+        self._store = store
+        self._clock = clock
+        self._metrics = metrics
+        self._terms = terms
+        self._on_change = on_change
+        self._on_result = on_result
+        self._domain = typed_data.Domain(chain.chain_id, chain.market)
+
+    async def admit(self, node: Address) -> None:
+        """Admit nodes that are registered, staked and in the market.
+
+        Raises:
+            NotAllowed: the node is not; the message says what its owner must do.
+        """
+        facts = await self._chain.node_facts(node)
+        if facts.owner == ZERO_ADDRESS:
+            raise NotAllowed(
+                f"{node} is not a registered node; its owner must register it with `ape run register_node`"
+            )
+        if not facts.is_active:
+            raise NotAllowed(f"the stake of {node} that is not unbonding is too small; its owner must add stake")
+        if facts.payee == ZERO_ADDRESS:
+            raise NotAllowed(f"{node} has not joined the market {self._chain.market}; its owner must call joinMarket")
+        log.info("node_admitted", node=node)
+
+    async def delivered(self, delivery: Delivery) -> None:
+        """Verify a result and store it. A second delivery of the same result is no error.
+
+        Raises:
+            InvalidInput: it is not what was assigned, asked for or signed.
+        """
+        with structlog.contextvars.bound_contextvars(requestId=delivery.result.request_id):
+            stored = await self._known(delivery)
+            if stored.state in TERMINAL:
+                log.info("delivered_after_close", node=delivery.node, state=stored.state)
+                return
+            assignment = await self._assignment(delivery)
+            self._verify(delivery, stored, assignment)
+            await self._keep(delivery)
+
+    async def gave_up(self, node: Address, refusal: Refusal) -> None:
+        """Note that a node will not finish a task it accepted, so that another gets it."""
+        for stored in await self._store.assignments(refusal.request_id):
+            if stored.assignment.node == node and stored.assignment.round == refusal.round:
+                try:
+                    await self._store.end_assignment(
+                        refusal.request_id,
+                        stored.attempt,
+                        Cause.FAILED if stored.state == "accepted" else Cause.REFUSED,
+                        self._clock.now_ms(),
+                        f"{refusal.reason}: {refusal.message}",
+                    )
+                except IllegalTransition:
+                    return
+                log.warning("node_gave_up", requestId=refusal.request_id, node=node, reason=refusal.reason)
+                self._on_change()
+
+    def changed(self) -> None:
+        """A node came, went or changed."""
+        self._on_change()
+
+    async def _known(self, delivery: Delivery) -> StoredRequest:
+        stored = await self._store.request(delivery.result.request_id)
+        if stored is None:
+            raise InvalidInput(f"the request {delivery.result.request_id} is not known here")
+        return stored
+
+    async def _assignment(self, delivery: Delivery) -> StoredAssignment:
+        """The assignment that a delivery answers: the last one, since a newer supersedes those before."""
+        tried = await self._store.assignments(delivery.result.request_id)
+        if not tried or tried[-1].assignment.node != delivery.node:
+            raise InvalidInput(
+                f"the request {delivery.result.request_id} is not assigned to {delivery.node} (any more)"
+            )
+        return tried[-1]
+
+    def _verify(self, delivery: Delivery, stored: StoredRequest, assignment: StoredAssignment) -> None:
+        result, word = delivery.result, assignment.assignment
+        if (result.relayer, result.round, result.reward_wei) != (word.relayer, word.round, word.reward_wei):
+            raise InvalidInput("the result names another relayer, round or reward than the assignment")
+        if not delivery.payload or len(delivery.payload) > MAX_RESULT_BYTES:
+            raise InvalidInput(f"the answer must have 1 to {MAX_RESULT_BYTES} bytes")
+        if hash_payload(delivery.payload) != result.result_hash:
+            raise InvalidInput("the answer's bytes do not have the hash that was signed")
+        is_bare = content_of(delivery.payload) == delivery.payload
+        if is_bare != stored.request.inline_result:
+            raise InvalidInput("an answer goes bare when the requester asked for inline delivery, else in an envelope")
+        digest = typed_data.digest(self._domain, typed_data.hash_result(result))
+        typed_data.require_signer(delivery.node, digest, delivery.signature, "result")
+
+    async def _keep(self, delivery: Delivery) -> None:
+        now_ms = self._clock.now_ms()
+        stored = StoredResult(
+            node=delivery.node,
+            result=delivery.result,
+            signature=delivery.signature,
+            payload_hash=delivery.result.result_hash,
+            payload_bytes=len(delivery.payload),
+            received_at_ms=now_ms,
+        )
+        detail = {
+            "node": delivery.node,
+            "result_hash": delivery.result.result_hash,
+            "output_tokens": delivery.output_tokens,
+            "compute_ms": delivery.compute_ms,
+        }
+        if await self._store.add_result(stored, delivery.payload, now_ms, detail):
+            self._metrics.count("headrace_results_total")
+            self._metrics.observe("headrace_compute_seconds", delivery.compute_ms / 1000)
+            log.info("result_verified", **detail)
+        else:
+            await self._require_same(delivery)
+        self._on_change()
+        self._on_result()
+
+    async def _require_same(self, delivery: Delivery) -> None:
+        first = await self._store.result(delivery.result.request_id)
+        if first is not None and first.node == delivery.node and first.result != delivery.result:
+            log.error("equivocation", node=delivery.node, first=first.result.result_hash)
+            raise InvalidInput("another result of this request was signed before; two are an equivocation")

@@ -1,0 +1,326 @@
+"""Runs a cycle when something changed: gathers its inputs, asks `core.scheduling`, stores the outcome, dispatches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from headrace.core import typed_data
+from headrace.core.canonical import canonical_json
+from headrace.core.envelope import hash_payload
+from headrace.core.errors import ChainUnavailable, IllegalTransition
+from headrace.core.lifecycle import Cause
+from headrace.core.scheduling import (
+    Anchor,
+    CycleInputs,
+    CyclePlan,
+    NodeView,
+    Offer,
+    PlannedDecision,
+    Policy,
+    WaitingRequest,
+    plan_cycle,
+)
+from headrace.core.snapshot import encode_snapshot, policy_hash, to_json
+from headrace.core.tasks import LinkedNode
+from headrace.core.types import Assignment, Decision, DecisionKind, Hash32, MarketTerms
+from headrace.ports import (
+    Chain,
+    Clock,
+    Metrics,
+    ModelFacts,
+    NodeFacts,
+    NodeLink,
+    Signer,
+    Store,
+    StoredAssignment,
+    StoredCycle,
+    StoredRequest,
+)
+from headrace.services.dispatcher import Dispatcher
+from headrace.services.wake import Wake
+
+log = structlog.get_logger(__name__)
+
+MAX_WAITING = 10_000
+BYTES_PER_TOKEN = 3  # of prompts, a low guess: memory is over- rather than under-estimated
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """Waits of the scheduler, in milliseconds."""
+
+    min_gap_ms: int = 25
+    idle_ms: int = 1_000
+    lease_ms: int = 30_000
+    node_facts_ttl_ms: int = 5_000
+
+
+@dataclass(slots=True)
+class _KnownNode:
+    facts: NodeFacts
+    offers: tuple[Offer, ...]
+    read_at_ms: int
+
+
+@dataclass(slots=True)
+class _Caches:
+    nodes: dict[str, _KnownNode] = field(default_factory=dict)
+
+
+class Scheduler:
+    """The scheduling loop. `wake.ring()` asks for a cycle.
+
+    `rounds` is held over a cycle, so that its round stays open until the cycle is stored.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        store: Store,
+        link: NodeLink,
+        dispatcher: Dispatcher,
+        clock: Clock,
+        signer: Signer,
+        metrics: Metrics,
+        terms: MarketTerms,
+        models: Sequence[ModelFacts],
+        policy: Policy,
+        first_round: int,
+        rounds: asyncio.Lock,
+        settings: SchedulerSettings | None = None,
+    ) -> None:
+        self.wake = Wake()
+        self._chain = chain
+        self._store = store
+        self._link = link
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._signer = signer
+        self._metrics = metrics
+        self._terms = terms
+        self._models: Mapping[Hash32, ModelFacts] = {model.model_id: model for model in models}
+        self._policy = policy
+        self._policy_hash = policy_hash(policy)
+        self._first_round = first_round
+        self._rounds = rounds
+        self._settings = settings or SchedulerSettings()
+        self._domain = typed_data.Domain(chain.chain_id, chain.market)
+        self._caches = _Caches()
+
+    async def run(self) -> None:
+        """Run cycles until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                try:
+                    await self.step(group)
+                except ChainUnavailable as exc:
+                    log.warning("cycle_postponed", error=str(exc))
+                await asyncio.sleep(self._settings.min_gap_ms / 1000)
+                await self.wake.wait(self._settings.idle_ms / 1000)
+
+    async def step(self, group: asyncio.TaskGroup) -> CyclePlan | None:
+        """End lapsed leases, run one cycle if anything waits, and dispatch what is assigned and not accepted yet."""
+        await self._end_lapsed_leases()
+        async with self._rounds:
+            plan = await self._cycle()
+        for assignment in await self._store.open_assignments():
+            if assignment.state == "open":
+                self._dispatcher.start(group, assignment)
+        return plan
+
+    async def _end_lapsed_leases(self) -> None:
+        now_ms = self._clock.now_ms()
+        for stored in await self._store.open_assignments():
+            if stored.lease_until_ms > now_ms:
+                continue
+            try:
+                await self._store.end_assignment(
+                    stored.request_id, stored.attempt, Cause.LEASE_EXPIRED, now_ms, "no answer within the lease"
+                )
+            except IllegalTransition:
+                continue
+            self._metrics.count("headrace_assignments_total", outcome=Cause.LEASE_EXPIRED)
+            log.warning("lease_expired", requestId=stored.request_id, node=stored.assignment.node)
+
+    async def _cycle(self) -> CyclePlan | None:
+        waiting = await self._store.eligible(MAX_WAITING)
+        last = await self._store.last_decisions([request.request_id for request in waiting])
+        waiting = [request for request in waiting if not _is_given_up(last.get(request.request_id))]
+        anchor = await self._store.last_block()
+        if not waiting or anchor is None:
+            return None
+        round_ = await self._store.open_round(self._clock.now_ms(), self._first_round)
+        inputs = CycleInputs(
+            chain_id=self._chain.chain_id,
+            market=self._chain.market,
+            relayer=self._signer.address,
+            round=round_.round,
+            cycle=round_.cycles,
+            now_ms=self._clock.now_ms(),
+            anchor=Anchor(anchor.number, anchor.hash, anchor.timestamp_s),
+            gas=await self._chain.gas_quote(),
+            terms=self._terms,
+            policy=self._policy,
+            lane_streak=await self._store.lane_streak(),
+            requests=await self._waiting_requests(waiting),
+            nodes=await self._node_views(),
+        )
+        plan = plan_cycle(inputs)
+        if not any(_is_news(planned.decision, last) for planned in plan.decisions):
+            return None
+        try:
+            await self._persist(inputs, plan)
+        except IllegalTransition as exc:
+            # A request moved between the snapshot and now (its result came, the chain closed it): decide anew.
+            log.info("cycle_abandoned", cause=str(exc))
+            self.wake.ring()
+            return None
+        return plan
+
+    async def _persist(self, inputs: CycleInputs, plan: CyclePlan) -> None:
+        snapshot = encode_snapshot(inputs)
+        cycle = StoredCycle(
+            round=inputs.round,
+            cycle=inputs.cycle,
+            snapshot_hash=hash_payload(snapshot),
+            anchor=inputs.anchor,
+            planned_at_ms=inputs.now_ms,
+            plan=plan,
+        )
+        by_id = {request.request_id: request for request in inputs.requests}
+        assignments = [
+            self._assignment(inputs, by_id[planned.decision.request_id], planned)
+            for planned in plan.of_kind(DecisionKind.ASSIGNED)
+        ]
+        await self._store.add_cycle(cycle, snapshot, assignments, self._policy_hash)
+        self._metrics.observe("headrace_cycle_requests", len(inputs.requests))
+        for kind in DecisionKind:
+            if amount := len(plan.of_kind(kind)):
+                self._metrics.count("headrace_decisions_total", amount, kind=kind.name.lower())
+        for assignment in assignments:
+            log.info(
+                "assigned",
+                requestId=assignment.request_id,
+                node=assignment.assignment.node,
+                round=inputs.round,
+                reward_wei=assignment.assignment.reward_wei,
+            )
+
+    def _assignment(self, inputs: CycleInputs, request: WaitingRequest, planned: PlannedDecision) -> StoredAssignment:
+        attempt = request.assignments + 1
+        assignment = Assignment(
+            request_id=request.request_id,
+            relayer=self._signer.address,
+            node=planned.decision.node,
+            round=inputs.round,
+            reward_wei=planned.decision.reward_wei,
+            deadline_s=request.deadline_s,
+        )
+        digest = typed_data.digest(self._domain, typed_data.hash_assignment(assignment))
+        return StoredAssignment(
+            request_id=request.request_id,
+            attempt=attempt,
+            assignment=assignment,
+            state="open",
+            assigned_at_ms=inputs.now_ms,
+            # Leases grow: a second try is given more time before a third is paid for.
+            lease_until_ms=inputs.now_ms + self._settings.lease_ms * attempt,
+            signature=self._signer.sign_digest(digest),
+            accept_signature=b"",
+            detail="",
+        )
+
+    async def _waiting_requests(self, waiting: Sequence[StoredRequest]) -> tuple[WaitingRequest, ...]:
+        present = await self._store.present_payloads([stored.request.prompt_hash for stored in waiting])
+        views = []
+        for stored in waiting:
+            tried = await self._store.assignments(stored.request_id)
+            views.append(self._waiting_request(stored, tried, stored.request.prompt_hash in present))
+        return tuple(sorted(views, key=lambda view: view.request_id))
+
+    def _waiting_request(
+        self, stored: StoredRequest, tried: Sequence[StoredAssignment], prompt_available: bool
+    ) -> WaitingRequest:
+        request = stored.request
+        model = self._models.get(request.model_id)
+        return WaitingRequest(
+            request_id=stored.request_id,
+            model_id=request.model_id,
+            model_name=model.name if model else "",
+            lane=request.lane,
+            priority_fee_wei=request.priority_fee_wei + stored.priority_fee_added_wei,
+            included_at_s=stored.included_at_s,
+            deadline_s=stored.effective_deadline_s,
+            prompt_bytes=request.prompt_bytes,
+            max_output_tokens=request.max_output_tokens,
+            required_memory_mb=_required_memory_mb(model, request.prompt_bytes, request.max_output_tokens),
+            batchable=request.batchable,
+            max_reward_wei=request.max_reward_wei,
+            gas_budget_wei=request.gas_budget_wei,
+            prompt_available=prompt_available,
+            assignments=len(tried),
+            excluded_nodes=tuple(sorted({attempt.assignment.node for attempt in tried})),
+            supersedes_round=tried[-1].assignment.round if tried else 0,
+        )
+
+    async def _node_views(self) -> tuple[NodeView, ...]:
+        assigned: dict[str, int] = {}
+        for stored in await self._store.open_assignments():
+            assigned[stored.assignment.node] = assigned.get(stored.assignment.node, 0) + 1
+        views = []
+        for linked in self._link.linked():
+            known = await self._known_node(linked)
+            if known.facts.is_active and int(known.facts.payee, 16):
+                views.append(_node_view(linked, known, assigned.get(linked.node, 0)))
+        return tuple(sorted(views, key=lambda view: view.node))
+
+    async def _known_node(self, linked: LinkedNode) -> _KnownNode:
+        """Chain facts of a node, at most `node_facts_ttl_ms` old."""
+        now_ms = self._clock.now_ms()
+        known = self._caches.nodes.get(linked.node)
+        if known is None or now_ms - known.read_at_ms > self._settings.node_facts_ttl_ms:
+            facts = await self._chain.node_facts(linked.node)
+            offers = await self._chain.offers(linked.node, list(self._models))
+            known = _KnownNode(facts, tuple(offers), now_ms)
+            self._caches.nodes[linked.node] = known
+        return known
+
+
+def _node_view(linked: LinkedNode, known: _KnownNode, assigned: int) -> NodeView:
+    beat = linked.heartbeat
+    return NodeView(
+        node=linked.node,
+        offers=tuple(offer for offer in known.offers if offer.model_id in beat.models),
+        free_memory_mb=beat.free_memory_mb,
+        # Its own word is as old as its heartbeat; what was assigned since counts as well.
+        in_flight=max(beat.in_flight, assigned),
+        max_in_flight=beat.max_in_flight,
+        avg_latency_ms=beat.avg_latency_ms,
+        settled_count=known.facts.settled_count,
+        joined_at_s=known.facts.joined_at_s,
+        heartbeat_at_ms=linked.received_at_ms,
+        heartbeat=canonical_json(to_json(beat)).decode(),
+        heartbeat_signature="0x" + linked.signature.hex(),
+    )
+
+
+def _required_memory_mb(model: ModelFacts | None, prompt_bytes: int, max_output_tokens: int) -> int:
+    if model is None:
+        return 0
+    tokens = prompt_bytes // BYTES_PER_TOKEN + max_output_tokens
+    return model.memory_mb + -(-tokens * model.memory_per_token_bytes // 2**20)
+
+
+def _is_given_up(last: Decision | None) -> bool:
+    return last is not None and last.kind is DecisionKind.TOO_LATE
+
+
+def _is_news(decision: Decision, last: Mapping[Hash32, Decision]) -> bool:
+    before = last.get(decision.request_id)
+    if decision.kind is DecisionKind.ASSIGNED or before is None:
+        return True
+    return (decision.kind, decision.reason) != (before.kind, before.reason)

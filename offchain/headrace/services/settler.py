@@ -1,0 +1,305 @@
+"""Settles results: closes and records their rounds, batches them, simulates the whole, and hands it to the sender."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from headrace.core import typed_data
+from headrace.core.batching import BatchPolicy, why_send
+from headrace.core.errors import ChainUnavailable, ExpiredContext, IllegalTransition, Refused, SignatureMismatch
+from headrace.core.fees import charged_gas, charged_gas_price_wei
+from headrace.core.lifecycle import Cause
+from headrace.core.rounds import close_round, merge_decisions
+from headrace.core.types import Address, GasQuote, Hash32, ItemStatus, MarketTerms, RoundRecord
+from headrace.ports import (
+    Call,
+    CallOutcome,
+    Chain,
+    Clock,
+    Metrics,
+    NodeLink,
+    ResultSetCall,
+    Signer,
+    Store,
+    StoredRequest,
+    StoredResult,
+)
+from headrace.services.sender import Draft, Sender
+from headrace.services.wake import Wake
+
+log = structlog.get_logger(__name__)
+
+# The node, not the request, is why these cannot be paid: another node may serve it.
+RETRY_ELSEWHERE = frozenset(
+    {
+        ItemStatus.REWARD_TOO_HIGH,
+        ItemStatus.BAD_RESULT,
+        ItemStatus.BAD_SIGNATURE,
+        ItemStatus.NODE_NOT_JOINED,
+        ItemStatus.PROBATION,
+        ItemStatus.VERIFICATION_FAILED,
+    }
+)
+SETTLING = frozenset({"record_round", "submit_results"})
+
+
+@dataclass(frozen=True, slots=True)
+class SettlerSettings:
+    """Waits and bounds of the settler."""
+
+    poll_ms: int = 200
+    set_signature_timeout_s: float = 0.5
+    record_margin_ms: int = 6_000
+    max_inline_result_bytes: int = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    stored: StoredRequest
+    result: StoredResult
+    inline: bytes
+
+
+class Settler:
+    """The settling loop. `wake.ring()` says that there is a new result or block.
+
+    `rounds` is held while a round is closed, so that no cycle adds to it meanwhile.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        store: Store,
+        link: NodeLink,
+        sender: Sender,
+        clock: Clock,
+        signer: Signer,
+        metrics: Metrics,
+        terms: MarketTerms,
+        batching: BatchPolicy,
+        rounds: asyncio.Lock,
+        on_requeued: Callable[[], None],
+        settings: SettlerSettings | None = None,
+    ) -> None:
+        self.wake = Wake()
+        self._chain = chain
+        self._store = store
+        self._link = link
+        self._sender = sender
+        self._clock = clock
+        self._signer = signer
+        self._metrics = metrics
+        self._terms = terms
+        self._batching = batching
+        self._rounds = rounds
+        self._on_requeued = on_requeued
+        self._settings = settings or SettlerSettings()
+        self._domain = typed_data.Domain(chain.chain_id, chain.market)
+        self._set_aside: dict[Hash32, ItemStatus] = {}
+
+    async def run(self) -> None:
+        """Settle until cancelled."""
+        while True:
+            try:
+                await self.step()
+            except ChainUnavailable as exc:
+                log.warning("settling_postponed", error=str(exc))
+            except ExpiredContext as exc:
+                log.warning("settling_on_hold", error=str(exc))
+            await self.wake.wait(self._settings.poll_ms / 1000)
+
+    async def step(self) -> bool:
+        """Confirm what was sent; when nothing of it is open, send the next batch if it is time. True if it did."""
+        still_open = await self._sender.confirm()
+        if any(intent.kind in SETTLING for intent in still_open):
+            return False
+        items = await self._items()
+        reason = self._why_send(items)
+        rounds = await self._rounds_to_record(items if reason else [])
+        if not reason and not rounds:
+            return False
+        drafts = await self._drafts(rounds, items if reason else [])
+        if not drafts:
+            return False
+        await self._sender.submit(drafts)
+        log.info("batch_sent", reason=reason, items=len(items) if reason else 0, rounds=[r.round for r in rounds])
+        return True
+
+    # What waits
+
+    async def _items(self) -> list[_Item]:
+        quote = await self._chain.gas_quote()
+        items = []
+        for result in await self._store.ready_results(self._batching.max_items + len(self._set_aside)):
+            request_id = result.result.request_id
+            stored = await self._store.request(request_id)
+            if stored is not None and request_id not in self._set_aside:
+                items.append(_Item(stored, result, await self._inline_bytes(stored, result, quote)))
+        return items[: self._batching.max_items]
+
+    async def _inline_bytes(self, stored: StoredRequest, result: StoredResult, quote: GasQuote) -> bytes:
+        """The bytes to publish: only when the requester asked for it and its gas budget pays for them."""
+        request, size = stored.request, result.payload_bytes
+        if not request.inline_result or size > self._settings.max_inline_result_bytes:
+            return b""
+        gas = charged_gas(self._terms, 1, size)
+        if gas * charged_gas_price_wei(self._terms, quote) > request.gas_budget_wei:
+            return b""
+        return await self._store.payload(result.payload_hash) or b""
+
+    def _why_send(self, items: Sequence[_Item]) -> str | None:
+        if not items:
+            return None
+        return why_send(
+            self._batching,
+            self._clock.now_ms(),
+            len(items),
+            min(item.result.received_at_ms for item in items),
+            min(item.stored.effective_deadline_s for item in items) * 1000,
+        )
+
+    # Rounds
+
+    async def _rounds_to_record(self, items: Sequence[_Item]) -> list[RoundRecord]:
+        """Records that must be on-chain with this batch, or now because an assignment's deadline nears."""
+        wanted = {item.result.result.round for item in items} | await self._rounds_due()
+        async with self._rounds:
+            records = []
+            for stored in sorted(await self._store.rounds(limit=100), key=lambda row: row.round):
+                if stored.state == "open" and stored.round in wanted:
+                    records.append(await self._close(stored.round, stored.policy_hash))
+                elif stored.state == "closed" and stored.record is not None:
+                    records.append(stored.record)
+            return records
+
+    async def _rounds_due(self) -> set[int]:
+        latest_ms = self._clock.now_ms() + self._settings.record_margin_ms
+        return {
+            stored.assignment.round
+            for stored in await self._store.open_assignments()
+            if stored.assignment.deadline_s * 1000 <= latest_ms
+        }
+
+    async def _close(self, round_: int, policy_hash: Hash32) -> RoundRecord:
+        cycles = await self._store.cycles(round_)
+        leaves = merge_decisions([planned.decision for planned in cycle.plan.decisions] for cycle in cycles)
+        record = close_round(round_, leaves, [cycle.snapshot_hash for cycle in cycles], policy_hash, cycles[-1].anchor)
+        await self._store.close_round(round_, record, leaves)
+        return record
+
+    # Drafts
+
+    async def _drafts(self, records: Sequence[RoundRecord], items: Sequence[_Item]) -> list[Draft]:
+        """Transactions that a simulation of their sequence found good, without the items that are not paid in it."""
+        relayer = self._signer.address
+        record_calls = [self._chain.record_round_call(relayer, record) for record in records]
+        for _ in range(len(ItemStatus)):
+            sets = await self._sets(items)
+            calls = [*record_calls, *([self._chain.submit_results_call(relayer, sets)] if sets else [])]
+            if not calls:
+                return []
+            outcomes = await self._chain.simulate(relayer, calls)
+            if failed := next((outcome for outcome in outcomes if not outcome.succeeded), None):
+                log.error("simulation_failed", error=failed.error)
+                self._metrics.count("headrace_simulations_failed_total")
+                return []
+            bad = _bad_items(sets, outcomes[-1]) if sets else {}
+            if not bad:
+                return self._as_drafts(records, sets, calls, outcomes)
+            await self._leave_out(bad)
+            items = [item for item in items if item.result.result.request_id not in bad]
+        return []
+
+    def _as_drafts(
+        self,
+        records: Sequence[RoundRecord],
+        sets: Sequence[ResultSetCall],
+        calls: Sequence[Call],
+        outcomes: Sequence[CallOutcome],
+    ) -> list[Draft]:
+        drafts = []
+        for index, record in enumerate(records):
+            key = f"record_round:{record.round}"
+            drafts.append(Draft("record_round", key, {"round": record.round}, calls[index], outcomes[index].gas_used))
+        if sets:
+            ids = [[result.request_id for _, result in set_.items] for set_ in sets]
+            flat = [request_id for group in ids for request_id in group]
+            detail = {"sets": ids, "request_ids": flat, "rounds": [set_.round for set_ in sets]}
+            key = (
+                "submit_results:"
+                + typed_data.hash_result_set(
+                    self._signer.address, 0, [bytes.fromhex(request_id[2:]) for request_id in flat]
+                ).hex()
+            )
+            drafts.append(Draft("submit_results", key, detail, calls[-1], outcomes[-1].gas_used))
+        return drafts
+
+    async def _sets(self, items: Sequence[_Item]) -> list[ResultSetCall]:
+        groups: dict[tuple[int, Address], list[_Item]] = {}
+        for item in items:
+            groups.setdefault((item.result.result.round, item.result.node), []).append(item)
+        # Refunds to one requester in a row are stored once.
+        return [
+            await self._set(round_, node, sorted(group, key=lambda item: item.stored.request.requester))
+            for (round_, node), group in sorted(groups.items())
+        ]
+
+    async def _set(self, round_: int, node: Address, group: Sequence[_Item]) -> ResultSetCall:
+        signatures: tuple[bytes, ...] = tuple(item.result.signature for item in group)
+        if len(group) > 1 and (signature := await self._set_signature(round_, node, group)) is not None:
+            signatures = (signature,)
+        return ResultSetCall(
+            round=round_,
+            node=node,
+            signatures=signatures,
+            items=tuple((item.stored.request, item.result.result) for item in group),
+            payloads=tuple(item.inline for item in group) if any(item.inline for item in group) else (),
+        )
+
+    async def _set_signature(self, round_: int, node: Address, group: Sequence[_Item]) -> bytes | None:
+        """One signature over the set, or None to fall back on those of the results (+5.5k gas each)."""
+        results = [item.result.result for item in group]
+        signature = await self._link.sign_set(node, round_, results, self._settings.set_signature_timeout_s)
+        if signature is None:
+            return None
+        hashes = [typed_data.hash_result(result) for result in results]
+        struct_hash = typed_data.hash_result_set(self._signer.address, round_, hashes)
+        try:
+            typed_data.require_signer(node, typed_data.digest(self._domain, struct_hash), signature, "result set")
+        except SignatureMismatch as exc:
+            log.warning("set_signature_refused", node=node, error=str(exc))
+            return None
+        return signature
+
+    async def _leave_out(self, bad: dict[Hash32, ItemStatus]) -> None:
+        for request_id, status in bad.items():
+            log.warning("item_left_out", requestId=request_id, status=status.name)
+            self._metrics.count("headrace_items_left_out_total", status=status.name)
+            now_ms = self._clock.now_ms()
+            if status in RETRY_ELSEWHERE:
+                try:
+                    await self._store.move(request_id, Cause.UNPAYABLE, now_ms, {"status": status.name})
+                    self._on_requeued()
+                except IllegalTransition:
+                    continue
+            elif status in (ItemStatus.LATE, ItemStatus.NO_ROUND, ItemStatus.WRONG_RELAYER):
+                # It can never be paid; `expire` will refund it.
+                self._set_aside[request_id] = status
+                await self._store.note(request_id, now_ms, "unpayable", {"status": status.name})
+
+
+def _bad_items(sets: Sequence[ResultSetCall], outcome: CallOutcome) -> dict[Hash32, ItemStatus]:
+    settled = [event for event in outcome.events if event.name == "BatchSettled"]
+    if len(settled) != len(sets):
+        raise Refused(f"the simulated batch settled {len(settled)} sets, not {len(sets)}")
+    bad = {}
+    for set_, event in zip(sets, settled, strict=True):
+        statuses = bytes.fromhex(event.args["statuses"][2:])
+        for (_, result), status in zip(set_.items, statuses, strict=True):
+            if status != ItemStatus.OK:
+                bad[result.request_id] = ItemStatus(status)
+    return bad
