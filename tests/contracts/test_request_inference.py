@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import ape
+import pytest
+from eth_utils import keccak
+
+from tests.contracts import builders
+from tests.contracts.builders import GRACE, MAX_INLINE_PROMPT, MAX_TTL, MIN_TTL, Mode, Status
+
+
+def post(world, posted, prompt=b"", value=None):
+    value = posted.escrow if value is None else value
+    return world.market.requestInference(posted.params, prompt, sender=world.requester, value=value)
+
+
+def test_request_inference__exact_escrow__is_pending_and_logged_in_full(world):
+    posted = world.prepare(salt=2**64 - 1, lane=1, batchable=True, inlineResult=True)
+    receipt = post(world, posted)
+    world.track(posted)
+    (event,) = receipt.decode_logs(world.market.InferenceRequested)
+    assert event.requestId == posted.id
+    assert event.requester == world.requester
+    assert event.relayer == world.relayer
+    assert builders.request_id(dict(zip(posted.request, event.request, strict=True)), world.market.address) == posted.id
+    assert event.prompt == b""
+    assert world.status_of(posted) == Status.PENDING
+    assert tuple(world.market.pendingOf(posted.id)) == (0, posted.deadline)
+    assert world.market.balance == posted.escrow
+
+
+def test_request_inference__id__is_known_before_sending(world):
+    posted = world.prepare()
+    assert world.market.requestIdOf(posted.request) == posted.id
+    assert world.post(**posted.params).id == posted.id
+
+
+def test_request_inference__same_content_again__request_exists(world):
+    posted = world.post()
+    with ape.reverts(world.market.RequestExists, requestId=posted.id):
+        post(world, posted)
+
+
+def test_request_inference__same_content_after_its_end__request_exists(world):
+    posted = world.post()
+    world.next_block_at(posted.deadline + GRACE + 1)
+    world.market.expire([posted.request], sender=world.stranger)
+    # The deadline is checked first, so the market must say so even where the request would be in time.
+    with ape.reverts(world.market.DeadlineOutOfRange):
+        post(world, posted)
+
+
+def test_request_inference__same_content_after_release__request_exists(world):
+    posted = world.post()
+    signature = builders.sign_release(world.relayer_key, world.market.address, posted.id, world.now + 100)
+    world.market.cancelWithRelease(posted.request, world.now + 100, signature, sender=world.requester)
+    with ape.reverts(world.market.RequestExists, requestId=posted.id):
+        post(world, posted)
+
+
+def test_request_inference__other_salt__is_another_request(world):
+    first = world.post()
+    second = world.post(**(first.params | {"salt": first.params["salt"] ^ 1}))
+    assert first.id != second.id
+
+
+def test_request_inference__same_content_other_requester__is_another_request(world):
+    first = world.post()
+    second = world.post(world.stranger, **first.params)
+    assert first.id != second.id
+
+
+def test_request_inference__open_race__is_pending(world):
+    assert world.status_of(world.post(relayer=builders.ZERO)) == Status.PENDING
+
+
+@pytest.mark.parametrize("ttl", [MIN_TTL, MAX_TTL])
+def test_request_inference__deadline_at_either_end__is_taken(world, ttl):
+    at = world.now + 5
+    posted = world.prepare(deadline=at + ttl)
+    world.next_block_at(at)
+    post(world, posted)
+    assert world.status_of(world.track(posted)) == Status.PENDING
+
+
+@pytest.mark.parametrize("ttl", [MIN_TTL - 1, MAX_TTL + 1])
+def test_request_inference__deadline_beyond_either_end__deadline_out_of_range(world, ttl):
+    at = world.now + 5
+    posted = world.prepare(deadline=at + ttl)
+    world.next_block_at(at)
+    expected = {"deadline": at + ttl, "earliest": at + MIN_TTL, "latest": at + MAX_TTL}
+    with ape.reverts(world.market.DeadlineOutOfRange, **expected):
+        post(world, posted)
+
+
+@pytest.mark.parametrize("mode", [Mode.QUORUM, Mode.OPTIMISTIC, Mode.VERIFIER])
+def test_request_inference__mode_of_a_later_version__unsupported_mode(world, mode):
+    with ape.reverts(world.market.UnsupportedMode, mode=mode):
+        post(world, world.prepare(mode=mode))
+
+
+def test_request_inference__callback__unsupported_callback(world):
+    with ape.reverts(world.market.UnsupportedCallback, callbackGas=1):
+        post(world, world.prepare(callbackGas=1))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"k": 1},
+        {"n": 1},
+        {"verifier": "0x" + "11" * 20},
+        {"lane": 2},
+        {"maxOutputTokens": 0},
+        {"promptBytes": 0},
+    ],
+    ids=lambda f: next(iter(f)),
+)
+def test_request_inference__terms_that_mean_nothing__invalid_terms(world, fields):
+    with ape.reverts(world.market.InvalidTerms):
+        post(world, world.prepare(**fields))
+
+
+@pytest.mark.parametrize("size", [1, 1000, MAX_INLINE_PROMPT])
+def test_request_inference__inline_prompt__is_logged(world, size):
+    prompt = bytes(range(1, 256)) * 33
+    prompt = prompt[:size]
+    posted = world.prepare(promptHash=keccak(prompt), promptBytes=size)
+    receipt = post(world, posted, prompt)
+    world.track(posted)
+    assert receipt.decode_logs(world.market.InferenceRequested)[0].prompt == prompt
+
+
+def test_request_inference__inline_prompt_too_long__prompt_too_long(world):
+    prompt = b"x" * (MAX_INLINE_PROMPT + 1)
+    posted = world.prepare(promptHash=keccak(prompt), promptBytes=len(prompt))
+    with ape.reverts(world.market.PromptTooLong, promptBytes=len(prompt), most=MAX_INLINE_PROMPT):
+        post(world, posted, prompt)
+
+
+@pytest.mark.parametrize(("size", "hashed"), [(6, b"prompt"), (7, b"other")], ids=["length", "hash"])
+def test_request_inference__prompt_is_not_what_was_hashed__prompt_mismatch(world, size, hashed):
+    prompt = b"prompt!"
+    posted = world.prepare(promptHash=keccak(hashed), promptBytes=size)
+    with ape.reverts(world.market.PromptMismatch, promptHash=keccak(hashed), promptBytes=len(prompt)):
+        post(world, posted, prompt)
+
+
+def test_request_inference__sent_more__is_credited(world):
+    posted = world.prepare()
+    post(world, posted, value=posted.escrow + 5)
+    world.track(posted)
+    assert world.credit(world.requester) == 5
+
+
+def test_request_inference__sent_less__is_taken_from_credit(world):
+    posted = world.prepare()
+    world.market.deposit(world.requester, sender=world.stranger, value=posted.escrow)
+    post(world, posted, value=3)
+    world.track(posted)
+    assert world.credit(world.requester) == 3
+
+
+def test_request_inference__nothing_sent_and_credit_enough__costs_all_of_it(world):
+    posted = world.prepare()
+    world.market.deposit(world.requester, sender=world.requester, value=posted.escrow)
+    post(world, posted, value=0)
+    world.track(posted)
+    assert world.credit(world.requester) == 0
+
+
+def test_request_inference__one_wei_short__escrow_short(world):
+    posted = world.prepare()
+    world.market.deposit(world.requester, sender=world.requester, value=10)
+    expected = {"required": posted.escrow, "available": posted.escrow - 1}
+    with ape.reverts(world.market.EscrowShort, **expected):
+        post(world, posted, value=posted.escrow - 11)
+
+
+def test_request_inference__someone_elses_credit__escrow_short(world):
+    posted = world.prepare()
+    world.market.deposit(world.stranger, sender=world.stranger, value=posted.escrow)
+    with ape.reverts(world.market.EscrowShort, required=posted.escrow, available=0):
+        post(world, posted, value=0)
+
+
+def test_request_inference__largest_amounts__are_kept_apart(world):
+    top = 2**80 - 1
+    posted = world.prepare(maxReward=top, gasBudget=1, priorityFee=0)
+    assert world.market.escrowOf(posted.params) == top + 1
+    world.provider.set_balance(world.requester.address, 2**90)
+    post(world, posted)
+    world.track(posted)
+    world.next_block_at(posted.deadline + GRACE + 1)
+    world.market.expire([posted.request], sender=world.stranger)
+    assert world.credit(world.requester) == top + 1
+
+
+def test_request_inference__free_request__is_pending(world):
+    posted = world.post(maxReward=0, gasBudget=0, priorityFee=0)
+    assert world.status_of(posted) == Status.PENDING
+
+
+def test_request_inference__paused__requests_paused(world):
+    world.market.setRequestsPaused(True, sender=world.owner)
+    with ape.reverts(world.market.RequestsPaused):
+        post(world, world.prepare())
