@@ -1,0 +1,241 @@
+"""What an operator can set: environment variables `HEADRACE_…` over a TOML file (`--config`, `HEADRACE_CONFIG`).
+
+`HEADRACE_CHAIN__RPC_URL` and `rpc_url` under `[chain]` are the same setting. Keys come from an encrypted keystore or
+from `HEADRACE_<ROLE>_PRIVATE_KEY`; they are held as secrets, which print as asterisks.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints, ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from headrace.core.errors import ConfigurationError
+from headrace.core.scheduling import Policy
+
+PREFIX = "HEADRACE_"
+# Variables of the prefix that are not settings.
+NOT_SETTINGS = frozenset({"CONFIG", "DEBUG"})
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Wei = Annotated[int, Field(ge=0, lt=1 << 96)]
+HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
+SocketUrl = Annotated[str, StringConstraints(pattern=r"^wss?://\S+$")]
+
+
+class Section(BaseModel):
+    """A section of the settings. Unknown names are refused, so that a typing error is never a silent default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ChainSettings(Section):
+    """The chain and where its contracts are."""
+
+    rpc_url: HttpUrl = "http://127.0.0.1:8545"
+    deployments: Path = Path("deployments")
+    confirmations: int = Field(default=1, ge=0, le=1000)
+    poll_ms: int = Field(default=250, ge=10, le=60_000)
+    timeout_s: float = Field(default=10, gt=0, le=300)
+
+
+class KeySettings(Section):
+    """An encrypted keystore file. `HEADRACE_<ROLE>_PRIVATE_KEY` goes before it."""
+
+    keystore: Path | None = None
+    password_file: Path | None = None
+
+
+class BatchSettings(Section):
+    """When results are settled: a batch is sent once it is this full or its oldest result this old."""
+
+    max_results: int = Field(default=50, ge=1, le=500)
+    max_age_ms: int = Field(default=1_500, ge=0, le=600_000)
+
+
+class PolicySettings(Section):
+    """The published numbers of the scheduling policy; their hash is in each round's record."""
+
+    realtime_capacity: int = Field(default=200, ge=1)
+    bulk_capacity: int = Field(default=1_000, ge=1)
+    realtime_streak: int = Field(default=20, ge=1)
+    realtime_fee_floor_wei: Wei = 0
+    max_assignments: int = Field(default=3, ge=1, le=10)
+    expected_batch_size: int = Field(default=8, ge=1, le=500)
+    heartbeat_timeout_ms: int = Field(default=15_000, ge=1_000)
+
+    def policy(self) -> Policy:
+        """As the scheduler takes it."""
+        return Policy(**self.model_dump())
+
+
+class RelayerSettings(Section):
+    """A relayer: its key, its two doors, its store and its policy."""
+
+    key: KeySettings = KeySettings()
+    api_host: str = "127.0.0.1"
+    api_port: Port = 8480
+    cors_origins: tuple[str, ...] = ()
+    link_host: str = "127.0.0.1"
+    link_port: Port = 8481
+    database: Path = Path(".headrace/relayer.db")
+    batch: BatchSettings = BatchSettings()
+    policy: PolicySettings = PolicySettings()
+    lease_ms: int = Field(default=30_000, ge=1_000, le=3_600_000)
+    min_balance_wei: Wei = 10**16
+
+
+class PriceSettings(Section):
+    """What a node asks for a model."""
+
+    per_prompt_kib_wei: Wei
+    per_thousand_tokens_wei: Wei
+
+
+class NodeSettings(Section):
+    """A node: its key, its relayer and the models that it serves."""
+
+    key: KeySettings = KeySettings()
+    relayer_link_url: SocketUrl = "ws://127.0.0.1:8481"
+    journal: Path = Path(".headrace/node.db")
+    models: tuple[str, ...] = ("smollm2-135m-instruct",)
+    prices: Mapping[str, PriceSettings] = Field(default_factory=dict)
+    max_in_flight: int = Field(default=1, ge=1, le=10_000)
+    backend: Literal["embedded", "openai"] = "embedded"
+    openai_url: HttpUrl | None = None
+    openai_api_key: SecretStr | None = None
+    model_files: Mapping[str, Path] = Field(default_factory=dict)
+    region: str = Field(default="local", min_length=1, max_length=32)
+
+
+class RequesterSettings(Section):
+    """Who posts requests from the command line, and at which relayer."""
+
+    key: KeySettings = KeySettings()
+    api_url: HttpUrl = "http://127.0.0.1:8480"
+
+
+class LogSettings(Section):
+    """How it logs."""
+
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    style: Literal["json", "console"] = "console"
+
+
+class Settings(BaseSettings):
+    """All settings. Read them with `load_settings`, which words what is wrong with them."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, hide_input_in_errors=True
+    )
+
+    chain: ChainSettings = ChainSettings()
+    relayer: RelayerSettings = RelayerSettings()
+    node: NodeSettings = NodeSettings()
+    requester: RequesterSettings = RequesterSettings()
+    log: LogSettings = LogSettings()
+    relayer_private_key: SecretStr | None = None
+    node_private_key: SecretStr | None = None
+    requester_private_key: SecretStr | None = None
+    keystore_password: SecretStr | None = None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment goes before the file."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def load_settings(config: Path | None = None) -> Settings:
+    """Read the settings.
+
+    Args:
+        config: a TOML file; without one, the file that HEADRACE_CONFIG names, or none.
+
+    Raises:
+        ConfigurationError: a setting is unknown or wrong; the message names it and says what to do.
+    """
+    named = os.environ.get(f"{PREFIX}CONFIG")
+    path = config or (Path(named) if named else None)
+    if path is not None:
+        _require_toml(path)
+    _require_known_variables(os.environ)
+
+    class WithFile(Settings):
+        model_config = SettingsConfigDict(toml_file=path)
+
+    try:
+        return WithFile()
+    except ValidationError as exc:
+        raise ConfigurationError(_sentence(exc.errors(include_input=False)[0], path)) from None
+    except ValueError as exc:
+        # pydantic-settings could not read a structured variable as JSON; its cause may quote a value, so it is cut off.
+        raise ConfigurationError(
+            f"A setting of the environment cannot be read: {str(exc).splitlines()[0]}. Lists and tables are "
+            "written as JSON there, such as HEADRACE_NODE__MODELS='[\"smollm2-135m-instruct\"]'."
+        ) from None
+
+
+def _require_toml(path: Path) -> None:
+    try:
+        tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise ConfigurationError(
+            f"The settings file {path} cannot be read ({exc.strerror}): correct --config or HEADRACE_CONFIG."
+        ) from exc
+    except ValueError as exc:
+        raise ConfigurationError(f"The settings file {path} is not TOML: {exc}.") from exc
+
+
+def _require_known_variables(environment: Mapping[str, str]) -> None:
+    """pydantic-settings passes over unknown variables; a wrong name must not become a silent default."""
+    known = {name.upper() for name in Settings.model_fields} | NOT_SETTINGS
+    for variable in sorted(environment):
+        if not variable.upper().startswith(PREFIX):
+            continue
+        first = variable.upper().removeprefix(PREFIX).split("__", 1)[0]
+        if first not in known:
+            raise ConfigurationError(f"There is no setting {variable}{_suggestion(first, known)}: correct or unset it.")
+
+
+def _suggestion(name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f" (did you mean {PREFIX}{close[0]}?)" if close else ""
+
+
+def _sentence(error: ErrorDetails, path: Path | None) -> str:
+    name = ".".join(str(part) for part in error["loc"])
+    variable = PREFIX + "__".join(str(part).upper() for part in error["loc"])
+    where = f"{variable} or {path}" if path else variable
+    if error["type"] == "extra_forbidden":
+        options = _names_beside(error["loc"])
+        known = f" There are: {', '.join(options)}." if options else ""
+        return f"There is no setting {name}: correct or remove it in {where}.{known}"
+    return f"The setting {name} is wrong: {_lower_first(error['msg'])}. Correct it in {where}."
+
+
+def _names_beside(location: tuple[int | str, ...]) -> list[str]:
+    model: Any = Settings
+    for part in location[:-1]:
+        field = model.model_fields.get(str(part))
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return []
+        model = field.annotation
+    return sorted(model.model_fields)
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,321 @@
+"""The audit: a true round passes, and each tampered field is found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from eth_utils.crypto import keccak
+
+from headrace.core import typed_data
+from headrace.core.audit import (
+    Evidence,
+    Finding,
+    RecordedRound,
+    ServedRound,
+    Severity,
+    audit_rounds,
+    chained_head,
+    recorded_round,
+)
+from headrace.core.canonical import canonical_json
+from headrace.core.events import ChainEvent
+from headrace.core.rounds import close_round, hash_snapshots, merge_decisions
+from headrace.core.scheduling import Anchor, CycleInputs, NodeView, Offer, Policy, WaitingRequest, plan_cycle
+from headrace.core.snapshot import encode_snapshot, policy_hash, to_json
+from headrace.core.tasks import Heartbeat
+from headrace.core.types import ZERO_HASH, GasQuote, Price, Request, RoundRecord, Status
+from tests.fakes import GWEI, MARKET, MODEL_ID, RELAYER, TERMS, FakeChain, FakeSigner, make_request
+
+CONFIRMATIONS = 2
+NODE_SIGNER = FakeSigner(5)
+OTHER_SIGNER = FakeSigner(6)
+
+Edit = Callable[[CycleInputs], CycleInputs]
+
+
+class World:
+    """A chain with requests, and a relayer that records one round about them, honestly or not."""
+
+    def __init__(self, *requests: Request) -> None:
+        self.chain = FakeChain()
+        self.chain.mine(*(self.chain.requested(request) for request in requests))
+        self.chain.mine_many(CONFIRMATIONS)
+        self.requests = requests
+        self.rounds: list[tuple[RecordedRound, ServedRound | None]] = []
+        self._head = ZERO_HASH
+
+    def inputs(self, *, round_: int = 1, cycle: int = 0, streak: int = 0) -> CycleInputs:
+        anchor = self.chain.all_blocks()[-1]
+        now_ms = (anchor.timestamp_s + 1) * 1000
+        return CycleInputs(
+            chain_id=self.chain.chain_id,
+            market=MARKET,
+            relayer=RELAYER,
+            round=round_,
+            cycle=cycle,
+            now_ms=now_ms,
+            anchor=Anchor(anchor.number, anchor.hash, anchor.timestamp_s),
+            gas=GasQuote(GWEI, GWEI),
+            terms=TERMS,
+            policy=Policy(),
+            lane_streak=streak,
+            requests=tuple(sorted((self._waiting(each) for each in self.requests), key=lambda each: each.request_id)),
+            nodes=(node_view(NODE_SIGNER, now_ms),),
+        )
+
+    def _waiting(self, request: Request) -> WaitingRequest:
+        return WaitingRequest(
+            request_id=self.chain.id_of(request),
+            model_id=request.model_id,
+            model_name="model",
+            lane=request.lane,
+            priority_fee_wei=request.priority_fee_wei,
+            included_at_s=self.chain.all_blocks()[1].timestamp_s,
+            deadline_s=request.deadline_s,
+            prompt_bytes=request.prompt_bytes,
+            max_output_tokens=request.max_output_tokens,
+            required_memory_mb=100,
+            batchable=request.batchable,
+            max_reward_wei=request.max_reward_wei,
+            gas_budget_wei=request.gas_budget_wei,
+            prompt_available=True,
+            assignments=0,
+            excluded_nodes=(),
+            supersedes_round=0,
+        )
+
+    def record(self, *cycles: CycleInputs, **changes: Any) -> None:
+        """Close a round over these cycles, with fields of its record changed."""
+        snapshots = [encode_snapshot(each) for each in cycles]
+        hashes = ["0x" + keccak(each).hex() for each in snapshots]
+        leaves = merge_decisions([[planned.decision for planned in plan_cycle(each).decisions] for each in cycles])
+        record = close_round(cycles[0].round, leaves, hashes, policy_hash(cycles[0].policy), cycles[-1].anchor)
+        record = replace(record, **changes)
+        self._head = chained_head(self._head, RELAYER, record)
+        block = self.chain.mine(self.chain.recorded(RELAYER, record)).number
+        served = ServedRound(tuple(hashes), dict(zip(hashes, snapshots, strict=True)))
+        self.rounds.append((RecordedRound(record, self._head, block), served))
+
+    def evidence(self) -> Evidence:
+        blocks = {block.number: block for block in self.chain.all_blocks()}
+        return Evidence(self.chain.chain_id, MARKET, RELAYER, TERMS, self.chain.all_events(), blocks, CONFIRMATIONS)
+
+    def findings(self, **options: Any) -> list[Finding]:
+        return audit_rounds(self.rounds, self.evidence(), **options)
+
+
+def node_view(signer: FakeSigner, now_ms: int, *, signed_by: FakeSigner | None = None, **changes: Any) -> NodeView:
+    beat = Heartbeat(
+        node=signer.address,
+        sequence=1,
+        sent_at_ms=now_ms - 500,
+        free_memory_mb=4_000,
+        in_flight=1,
+        max_in_flight=2,
+        load_milli=100,
+        models=(MODEL_ID,),
+        warm_models=(MODEL_ID,),
+        avg_latency_ms=700,
+        region="local",
+    )
+    content = canonical_json(to_json(beat))
+    domain = typed_data.Domain(31337, MARKET)
+    struct_hash = typed_data.hash_heartbeat(signer.address, RELAYER, "0x" + keccak(content).hex())
+    signature = (signed_by or signer).sign_digest(typed_data.digest(domain, struct_hash))
+    fields: dict[str, Any] = {
+        "node": signer.address,
+        "offers": (Offer(MODEL_ID, "model", Price(10**12, 10**12)),),
+        "free_memory_mb": 4_000,
+        "in_flight": 1,
+        "max_in_flight": 2,
+        "avg_latency_ms": 700,
+        "settled_count": 0,
+        "joined_at_s": 0,
+        "heartbeat_at_ms": now_ms - 400,
+        "heartbeat": content.decode(),
+        "heartbeat_signature": "0x" + signature.hex(),
+    }
+    return NodeView(**{**fields, **changes})
+
+
+def edit_node(**changes: Any) -> Edit:
+    return lambda inputs: replace(inputs, nodes=(replace(inputs.nodes[0], **changes),))
+
+
+def edit_request(**changes: Any) -> Edit:
+    return lambda inputs: replace(inputs, requests=(replace(inputs.requests[0], **changes), *inputs.requests[1:]))
+
+
+def with_forged_heartbeat(inputs: CycleInputs) -> CycleInputs:
+    return replace(inputs, nodes=(node_view(NODE_SIGNER, inputs.now_ms, signed_by=OTHER_SIGNER),))
+
+
+def with_bent_heartbeat(inputs: CycleInputs) -> CycleInputs:
+    content = {**json.loads(inputs.nodes[0].heartbeat), "free_memory_mb": 1}
+    return replace(inputs, nodes=(replace(inputs.nodes[0], heartbeat=canonical_json(content).decode()),))
+
+
+def test_audit_rounds__honest_rounds__finds_nothing() -> None:
+    world = World(make_request(salt=1), make_request(salt=2))
+    first = world.inputs()
+    streak = plan_cycle(first).lane_streak
+    world.record(first, replace(world.inputs(cycle=1, streak=streak)))
+    world.record(world.inputs(round_=2, streak=plan_cycle(world.inputs(cycle=1, streak=streak)).lane_streak))
+    assert world.findings() == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"decisions_root": "0x" + "99" * 32},
+        {"policy_hash": "0x" + "99" * 32},
+        {"assigned": 7},
+        {"skipped": 7},
+        {"too_late": 7},
+    ],
+)
+def test_audit_rounds__record_says_something_else__is_a_difference(changes: dict[str, Any]) -> None:
+    world = World(make_request())
+    world.record(world.inputs(), **changes)
+    (name,) = changes
+    found = next(finding for finding in world.findings() if finding.field == name)
+    assert found.severity is Severity.DIFFERENCE
+    assert found.got == str(changes[name])
+
+
+@pytest.mark.parametrize(
+    ("edit", "field"),
+    [
+        (lambda inputs: replace(inputs, chain_id=1), "cycle 0 chain_id"),
+        (lambda inputs: replace(inputs, market=RELAYER), "cycle 0 market"),
+        (lambda inputs: replace(inputs, round=1, cycle=4), "cycle 0 cycle"),
+        (lambda inputs: replace(inputs, terms=replace(TERMS, grace_s=1)), "cycle 0 terms"),
+        (lambda inputs: replace(inputs, requests=inputs.requests[::-1]), "cycle 0 requests"),
+        (lambda inputs: replace(inputs, requests=inputs.requests[:1]), "completeness"),
+        (edit_request(request_id="0x" + "00" * 32), "request 0x" + "00" * 32 + " existence"),
+        (edit_request(max_reward_wei=1), "max_reward_wei"),
+        (edit_request(priority_fee_wei=0), "priority_fee_wei"),
+        (edit_request(included_at_s=0), "included_at_s"),
+        (edit_request(deadline_s=2_000_000_000), "deadline_s"),
+        (edit_node(free_memory_mb=3_999), "free_memory_mb"),
+        (edit_node(max_in_flight=1), "max_in_flight"),
+        (edit_node(avg_latency_ms=701), "avg_latency_ms"),
+        (edit_node(in_flight=0), "in_flight"),
+        (edit_node(heartbeat_at_ms=1), "heartbeat_at_ms"),
+        (edit_node(heartbeat_signature="0x"), "heartbeat_signature"),
+        (edit_node(offers=(Offer("0x" + "e2" * 32, "other", Price(0, 0)),)), "offers"),
+        (with_forged_heartbeat, "heartbeat_signature"),
+        (with_bent_heartbeat, "heartbeat_signature"),
+    ],
+)
+def test_audit_rounds__snapshot_is_untrue__names_the_field(edit: Edit, field: str) -> None:
+    world = World(make_request(salt=1), make_request(salt=2))
+    world.record(edit(world.inputs()))
+    fields = [finding.field for finding in world.findings() if finding.severity is Severity.DIFFERENCE]
+    assert any(name.endswith(field) for name in fields), fields
+
+
+def test_audit_rounds__more_in_flight_than_the_heartbeat__is_the_relayers_own_count() -> None:
+    world = World(make_request())
+    world.record(edit_node(in_flight=2)(world.inputs()), assigned=0)
+    assert world.findings() == []
+
+
+def test_audit_rounds__streak_does_not_follow__is_a_difference() -> None:
+    world = World(make_request())
+    world.record(world.inputs(), world.inputs(cycle=1, streak=19))
+    assert [finding.field for finding in world.findings()] == ["cycle 1 lane_streak"]
+
+
+def test_audit_rounds__broken_chain_of_heads__is_a_difference() -> None:
+    world = World(make_request())
+    world.record(world.inputs())
+    findings = world.findings(previous_head="0x" + "01" * 32)
+    assert [finding.field for finding in findings] == ["head"]
+
+
+def test_audit_rounds__nothing_served__is_a_violation() -> None:
+    world = World(make_request())
+    world.record(world.inputs())
+    world.rounds = [(world.rounds[0][0], None)]
+    assert [(each.severity, each.got) for each in world.findings()] == [(Severity.VIOLATION, "withheld")]
+
+
+@pytest.mark.parametrize("data", [None, b"{}", b"\xff"])
+def test_audit_rounds__snapshot_withheld_or_changed__is_a_violation(data: bytes | None) -> None:
+    world = World(make_request())
+    world.record(world.inputs())
+    recorded, served = world.rounds[0]
+    assert served is not None
+    hash_ = served.snapshot_hashes[0]
+    world.rounds = [(recorded, replace(served, snapshots={} if data is None else {hash_: data}))]
+    assert [(each.severity, each.field) for each in world.findings()] == [(Severity.VIOLATION, "snapshot")]
+
+
+def test_audit_rounds__other_list_of_snapshots__is_a_violation() -> None:
+    world = World(make_request())
+    world.record(world.inputs())
+    recorded, _ = world.rounds[0]
+    world.rounds = [(recorded, ServedRound(("0x" + "77" * 32,), {}))]
+    assert [(each.severity, each.field) for each in world.findings()] == [(Severity.VIOLATION, "snapshot_hash")]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"avg_latency_ms": -1}, {"offers": (Offer(MODEL_ID, "model", Price(1 << 100, 0)),)}]
+)
+def test_audit_rounds__snapshot_cannot_be_replayed__is_a_violation(changes: dict[str, Any]) -> None:
+    world = World(make_request())
+    world.record(world.inputs())
+    recorded, _ = world.rounds[0]
+    inputs = edit_request(max_reward_wei=1 << 200)(edit_node(**changes)(world.inputs()))
+    if "offers" in changes:
+        inputs = replace(inputs, terms=replace(TERMS, probation_max_reward_wei=1 << 200))
+    data = encode_snapshot(inputs)
+    hash_ = "0x" + keccak(data).hex()
+    record = replace(recorded.record, snapshot_hash=hash_snapshots([hash_]))
+    world.rounds = [(replace(recorded, record=record), ServedRound((hash_,), {hash_: data}))]
+    assert (Severity.VIOLATION, "snapshot") in [(each.severity, each.field) for each in world.findings()]
+
+
+def test_audit_rounds__orphaned_anchor__is_void() -> None:
+    world = World(make_request())
+    world.record(world.inputs(), anchor_hash="0x" + "77" * 32)
+    assert [finding.severity for finding in world.findings()] == [Severity.VOID]
+
+
+def test_audit_rounds__request_assigned_or_closed_or_past_its_deadline__is_not_demanded() -> None:
+    assigned, closed, late = make_request(salt=1), make_request(salt=2), make_request(salt=3, deadline_s=1_750_000_004)
+    waiting = make_request(salt=4)
+    world = World(assigned, closed, late, waiting)
+    world.chain.mine(world.chain.closed(world.chain.id_of(closed), Status.CANCELLED))
+    world.chain.mine_many(2)
+    world.requests = (waiting,)
+    world.record(world.inputs())
+    assert world.findings(settled_before=[world.chain.id_of(assigned)]) == []
+
+
+def test_audit_rounds__fee_raised_after_the_anchor__may_be_known_already() -> None:
+    request = make_request()
+    world = World(request)
+    inputs = edit_request(priority_fee_wei=request.priority_fee_wei + 5)(world.inputs())
+    world.chain.mine(world.chain.raised(world.chain.id_of(request), 5, 5))
+    world.record(inputs)
+    assert world.findings() == []
+
+
+def test_recorded_round__event__round_trips() -> None:
+    record = RoundRecord(3, *["0x" + "0a" * 32] * 3, 9, "0x" + "0b" * 32, 1, 2, 3)
+    chain = FakeChain()
+    log = chain.recorded(RELAYER, record)
+    event = ChainEvent(4, ZERO_HASH, ZERO_HASH, 0, log.contract, log.name, log.args)
+    assert recorded_round(event).record == record
+    assert recorded_round(event).block == 4
+
+
+def test_chained_head__low_40_bits__are_zero() -> None:
+    record = RoundRecord(1, ZERO_HASH, ZERO_HASH, ZERO_HASH, 0, ZERO_HASH, 1, 0, 0)
+    assert chained_head(ZERO_HASH, RELAYER, record).endswith("0" * 10)

@@ -1,0 +1,63 @@
+"""Call data of requesters, against the compiled ABI."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from eth_abi.abi import decode
+from eth_utils.abi import function_abi_to_4byte_selector
+
+import headrace.adapters.abi as abi_folder
+from headrace.core.calls import cancel_data, cancel_with_release_data, request_inference_data
+from headrace.core.requests import pack
+from tests.fakes import make_request
+
+REQUEST = make_request(salt=7, inline_result=True)
+
+
+def function(name: str) -> dict[str, Any]:
+    folder = Path(next(iter(abi_folder.__path__)))
+    entries = json.loads((folder / "InferenceMarket.json").read_text(encoding="utf-8"))["abi"]
+    return next(entry for entry in entries if entry["type"] == "function" and entry["name"] == name)
+
+
+def decoded(name: str, data: bytes) -> tuple[Any, ...]:
+    abi = function(name)
+    assert data[:4] == function_abi_to_4byte_selector(abi)  # type: ignore[arg-type]
+    return decode([_kind(each) for each in abi["inputs"]], data[4:])
+
+
+def _kind(parameter: dict[str, Any]) -> str:
+    if parameter["type"] == "tuple":
+        return f"({','.join(_kind(each) for each in parameter['components'])})"
+    return str(parameter["type"])
+
+
+def test_request_inference_data__decodes_to_the_abis_fields() -> None:
+    params, prompt = decoded("requestInference", request_inference_data(REQUEST, b"Hello"))
+    names = [each["name"] for each in function("requestInference")["inputs"][0]["components"]]
+    by_name = dict(zip(names, params, strict=True))
+    assert prompt == b"Hello"
+    assert by_name["salt"] == 7
+    assert by_name["inlineResult"] is True
+    assert by_name["deadline"] == REQUEST.deadline_s
+    assert by_name["relayer"] == REQUEST.relayer
+    assert (by_name["maxReward"], by_name["gasBudget"], by_name["priorityFee"]) == (
+        REQUEST.max_reward_wei,
+        REQUEST.gas_budget_wei,
+        REQUEST.priority_fee_wei,
+    )
+
+
+def test_cancel_data__carries_the_packed_request() -> None:
+    (packed,) = decoded("cancel", cancel_data(REQUEST))
+    assert packed == tuple(pack(REQUEST))
+
+
+@pytest.mark.parametrize("signature", [b"", bytes(65)])
+def test_cancel_with_release_data__carries_the_release(signature: bytes) -> None:
+    data = cancel_with_release_data(REQUEST, 1_800_000_000, signature)
+    assert decoded("cancelWithRelease", data) == (tuple(pack(REQUEST)), 1_800_000_000, signature)
