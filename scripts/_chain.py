@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 import click
 from ape.api import ProviderAPI
 from ape.cli import ConnectedProviderCommand
+from ape.cli.options import NETWORK_META_KEY
 from ape.exceptions import ApeException, NetworkMismatchError, ProviderNotConnectedError
-from ape_node.provider import NodeSoftwareNotInstalledError
+from ape.logging import CLICK_ECHO_KWARGS
 from eth_utils import from_wei, to_wei
 from requests.exceptions import RequestException
 from web3 import Web3
@@ -37,7 +38,7 @@ class ChainHandle:
 
     def sender(self, signer: Signer) -> Sender:
         """Return a sender of a signer's transactions."""
-        poll_s, timeout_s = (0.05, 60) if self.is_local else (2, 600)
+        poll_s, timeout_s = (0.05, 60) if self.is_local else (1, 600)
         return Sender(self.web3, signer, poll_s=poll_s, timeout_s=timeout_s)
 
 
@@ -45,18 +46,20 @@ class ChainCommand(ConnectedProviderCommand):
     """A command with a connected `provider` that turns what a node or Ape raises into one sentence."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        provider = ctx.params.get("network")
-        # Ape would start a geth where a URL does not answer.
-        if isinstance(provider, ProviderAPI) and provider.name == "node" and hasattr(provider, "allow_start"):
-            provider.allow_start = False
+        # Ape's own words would otherwise be mixed with the JSON on stdout.
+        CLICK_ECHO_KWARGS.update({level: {"err": True} for level in ("debug", "info", "success", "warning")})
+        url = _url_of(ctx)
         try:
+            # Ape would otherwise start a geth where a local URL does not answer.
+            if url is not None:
+                Web3(Web3.HTTPProvider(url)).eth.get_block_number()
             return super().invoke(ctx)
         except click.ClickException:
             raise
-        except (NodeSoftwareNotInstalledError, ProviderNotConnectedError, RequestException, OSError) as error:
-            raise Failure(f"No node answers at {_shown(provider)}.") from error
+        except (ProviderNotConnectedError, RequestException, OSError) as error:
+            raise Failure(f"No node answers at {_shown(url)}.") from error
         except NetworkMismatchError as error:
-            raise Failure(f"{error}") from error
+            raise Failure(str(error)) from error
         except ApeException as error:
             raise Failure(f"{type(error).__name__}: {error}") from error
         except Web3Exception as error:
@@ -131,7 +134,15 @@ def password(variable: str) -> str:
         raise Failure(f"Set {variable} to the password of the keystore.") from None
 
 
-def _shown(provider: Any) -> str:
+def _url_of(ctx: click.Context) -> str | None:
+    """Return the node's URL, where `--network` holds one."""
+    provider = ctx.meta.get(NETWORK_META_KEY, {}).get("provider") or ctx.params.get("network")
+    url = provider.provider_settings.get("uri") if isinstance(provider, ProviderAPI) else None
+    return url if isinstance(url, str) and url.startswith("http") else None
+
+
+def _shown(url: str | None) -> str:
     # The rest of a URL may hold an access key.
-    url = urlsplit(str(getattr(provider, "uri", "") or ""))
-    return f"{url.scheme}://{url.hostname}{f':{url.port}' if url.port else ''}" if url.hostname else "the network"
+    parts = urlsplit(url or "")
+    host = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
+    return host if parts.hostname else "the network that --network names"

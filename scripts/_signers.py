@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from ape import accounts
 from ape.exceptions import ApeException
+from ape.logging import LogLevel, logger
 from eth_account import Account
 from eth_account.signers.local import LocalAccount
 
@@ -46,7 +47,8 @@ class ApeSigner:
         self._unlock(alias)
 
     def sign(self, transaction: dict[str, Any]) -> bytes:
-        signed = self._account.sign_transaction(self._ecosystem.create_transaction(**transaction))
+        with logger.at_level(LogLevel.ERROR):  # it warns at each signature that it does not ask
+            signed = self._account.sign_transaction(self._ecosystem.create_transaction(**transaction))
         if signed is None:
             raise Failure(f"Account {self.address} did not sign.")
         return bytes(signed.serialize_transaction())
@@ -71,12 +73,15 @@ def signer_of(
     alias: str | None,
     variable: str,
     test_account: int | None,
+    local_default: int | None = None,
 ) -> Signer:
-    """Return who signs as `role`; what is named on the command line comes before the environment."""
+    """Return who signs as `role`: the command line comes first, then the environment, then a local chain's default."""
     if alias is not None:
         return ApeSigner(alias, provider.network.ecosystem)
     if test_account is None and variable in os.environ:
         return _from_environment(variable)
+    if test_account is None and is_local:
+        test_account = local_default
     if test_account is None:
         raise Failure(f"Name an account for the {role}, or set {variable}.")
     if not is_local:

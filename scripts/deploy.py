@@ -53,7 +53,8 @@ def cli(provider: ProviderAPI, account: str | None, owner: str | None, redeploy:
         is_local=chain.is_local,
         alias=account,
         variable="HEADRACE_DEPLOYER_PRIVATE_KEY",
-        test_account=0 if chain.is_local else None,
+        test_account=None,
+        local_default=0,
     )
     run = _Run(chain, chain.sender(signer), deployments)
     run.deploy_contracts(owner, may_replace=redeploy or chain.is_local)
