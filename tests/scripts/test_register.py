@@ -1,4 +1,5 @@
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +7,7 @@ import pytest
 from eth_account import Account
 from eth_account.messages import encode_typed_data
 
-from tests.scripts.conftest import Chain
+from tests.scripts.conftest import Chain, anvil
 
 pytestmark = pytest.mark.slow
 
@@ -16,6 +17,13 @@ PRICES = ["--price-per-prompt-kib", "1000", "--price-per-thousand-tokens", "2000
 NODE = Account.from_key("0x" + "11" * 32)
 PASSWORD = {"HEADRACE_KEYSTORE_PASSWORD": "correct"}
 ETHER = 10**18
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    """A chain that mines at once; test_deploy waits for blocks."""
+    with anvil(tmp_path_factory.mktemp("chain"), chain_id=31337) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
