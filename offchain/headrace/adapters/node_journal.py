@@ -1,0 +1,226 @@
+"""A node's journal in an SQLite file of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    URL,
+    Column,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Row,
+    String,
+    Table,
+    delete,
+    event,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.exc import DatabaseError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from headrace.core.errors import ConfigurationError, IllegalTransition
+from headrace.core.journal import JournalEntry, TaskState
+from headrace.core.types import Hash32, Result
+
+_VARIABLES_PER_QUERY = 500
+
+_metadata = MetaData()
+_tasks = Table(
+    "tasks",
+    _metadata,
+    Column("request_id", String(66), primary_key=True),
+    Column("round", Integer, nullable=False),
+    Column("state", String(16), nullable=False, index=True),
+    Column("task", String, nullable=False),
+    Column("accept_signature", LargeBinary, nullable=False),
+    Column("result_hash", String(66), nullable=False, default=""),  # empty: there is no result yet
+    Column("reward_wei", String(29), nullable=False, default="0"),  # may pass what SQLite's integers hold
+    Column("relayer", String(42), nullable=False, default=""),
+    Column("payload", LargeBinary, nullable=False, default=b""),
+    Column("output_tokens", Integer, nullable=False, default=0),
+    Column("compute_ms", Integer, nullable=False, default=0),
+    Column("detail", String, nullable=False),
+    Column("received_at_ms", Integer, nullable=False, index=True),
+    Column("changed_at_ms", Integer, nullable=False),
+)
+
+
+class SqlNodeJournal:
+    """A journal that one process has to itself: a second one on the same file could sign other results.
+
+    Use it as `async with SqlNodeJournal(path) as journal`, or call `open` and `close`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # One connection: SQLite has one writer, and the lock below is the connection's.
+        self._engine: AsyncEngine = create_async_engine(
+            URL.create("sqlite+aiosqlite", database=str(path)), pool_size=1, max_overflow=0
+        )
+        event.listen(self._engine.sync_engine, "connect", _configure)
+
+    async def open(self) -> None:
+        """Take the file, and make it if it is missing.
+
+        Raises:
+            ConfigurationError: it cannot be used; the message says why.
+        """
+        try:
+            await asyncio.to_thread(self._path.parent.mkdir, parents=True, exist_ok=True)
+            async with self._engine.begin() as connection:
+                await connection.run_sync(_metadata.create_all)
+                # Reading does not lock the file; the first write does, and keeps it.
+                await connection.execute(update(_tasks).where(_tasks.c.request_id == "").values(detail=""))
+        except (OSError, DatabaseError) as exc:
+            await self.close()
+            reason = str(getattr(exc, "orig", exc))
+            if "locked" in reason:
+                raise ConfigurationError(
+                    f"the journal {self._path} is in use by another node; give each node a journal of its own"
+                ) from None
+            raise ConfigurationError(f"the journal {self._path} cannot be opened: {reason}") from None
+
+    async def __aenter__(self) -> SqlNodeJournal:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def entry(self, request_id: Hash32) -> JournalEntry | None:
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(select(_tasks).where(_tasks.c.request_id == request_id))).first()
+        return None if row is None else _entry(row)
+
+    async def put(self, entry: JournalEntry) -> None:
+        fields = {
+            "round": entry.round,
+            "state": entry.state.value,
+            "task": entry.task,
+            "accept_signature": entry.accept_signature,
+            "detail": entry.detail,
+            "received_at_ms": entry.received_at_ms,
+            "changed_at_ms": entry.changed_at_ms,
+        }
+        statement = (
+            insert(_tasks)
+            .values(request_id=entry.request_id, **fields)
+            .on_conflict_do_update(index_elements=[_tasks.c.request_id], set_=fields, where=_tasks.c.result_hash == "")
+        )
+        async with self._engine.begin() as connection:
+            if (await connection.execute(statement)).rowcount != 1:
+                raise IllegalTransition(f"there is a result of {entry.request_id} already")
+
+    async def add_result(
+        self, request_id: Hash32, result: Result, payload: bytes, output_tokens: int, compute_ms: int, at_ms: int
+    ) -> JournalEntry:
+        of_request = _tasks.c.request_id == request_id
+        statement = (
+            update(_tasks)
+            .where(of_request, _tasks.c.result_hash == "", _tasks.c.state == TaskState.ACCEPTED.value)
+            .where(_tasks.c.round == result.round)
+            .values(
+                state=TaskState.COMPUTED.value,
+                result_hash=result.result_hash,
+                reward_wei=str(result.reward_wei),
+                relayer=result.relayer,
+                payload=payload,
+                output_tokens=output_tokens,
+                compute_ms=compute_ms,
+                changed_at_ms=at_ms,
+            )
+        )
+        async with self._engine.begin() as connection:
+            if (await connection.execute(statement)).rowcount != 1:
+                raise IllegalTransition(f"{request_id} is not waiting for a result of round {result.round}")
+            row = (await connection.execute(select(_tasks).where(of_request))).one()
+        return _entry(row)
+
+    async def set_state(self, request_id: Hash32, state: TaskState, detail: str, at_ms: int) -> None:
+        statement = (
+            update(_tasks)
+            .where(_tasks.c.request_id == request_id)
+            .values(state=state.value, detail=detail, changed_at_ms=at_ms)
+        )
+        async with self._engine.begin() as connection:
+            await connection.execute(statement)
+
+    async def accepted(self) -> list[JournalEntry]:
+        return await self._in_state(TaskState.ACCEPTED, None)
+
+    async def undelivered(self, limit: int) -> list[JournalEntry]:
+        return await self._in_state(TaskState.COMPUTED, limit)
+
+    async def results(self, request_ids: Sequence[Hash32]) -> dict[Hash32, Result]:
+        found: dict[Hash32, Result] = {}
+        async with self._engine.connect() as connection:
+            for start in range(0, len(request_ids), _VARIABLES_PER_QUERY):
+                some = request_ids[start : start + _VARIABLES_PER_QUERY]
+                statement = select(_tasks).where(_tasks.c.request_id.in_(some), _tasks.c.result_hash != "")
+                for row in await connection.execute(statement):
+                    entry = _entry(row)
+                    if entry.result is not None:
+                        found[entry.request_id] = entry.result
+        return found
+
+    async def prune(self, before_ms: int) -> int:
+        is_old = _tasks.c.changed_at_ms < before_ms
+        finished = (TaskState.REFUSED.value, TaskState.ACKNOWLEDGED.value, TaskState.FAILED.value)
+        has_bulk = or_(_tasks.c.task != "", _tasks.c.payload != b"")
+        async with self._engine.begin() as connection:
+            dropped = await connection.execute(
+                delete(_tasks).where(is_old, _tasks.c.state.in_(finished), _tasks.c.result_hash == "")
+            )
+            emptied = await connection.execute(
+                update(_tasks).where(is_old, _tasks.c.state.in_(finished), has_bulk).values(task="", payload=b"")
+            )
+        return dropped.rowcount + emptied.rowcount
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+    async def _in_state(self, state: TaskState, limit: int | None) -> list[JournalEntry]:
+        statement = (
+            select(_tasks)
+            .where(_tasks.c.state == state.value)
+            .order_by(_tasks.c.received_at_ms, _tasks.c.request_id)
+            .limit(limit)
+        )
+        async with self._engine.connect() as connection:
+            return [_entry(row) for row in await connection.execute(statement)]
+
+
+def _configure(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    # FULL: what was signed must survive a power cut, or another result would be signed after it.
+    for pragma in ("busy_timeout=500", "locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _entry(row: Row[Any]) -> JournalEntry:
+    result = None
+    if row.result_hash:
+        result = Result(row.request_id, row.result_hash, int(row.reward_wei), row.relayer, row.round)
+    return JournalEntry(
+        request_id=row.request_id,
+        round=row.round,
+        state=TaskState(row.state),
+        task=row.task,
+        accept_signature=row.accept_signature,
+        result=result,
+        payload=row.payload,
+        output_tokens=row.output_tokens,
+        compute_ms=row.compute_ms,
+        detail=row.detail,
+        received_at_ms=row.received_at_ms,
+        changed_at_ms=row.changed_at_ms,
+    )

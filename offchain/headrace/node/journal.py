@@ -1,0 +1,60 @@
+"""The port to a node's own durable store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from headrace.core.journal import JournalEntry, TaskState
+from headrace.core.types import Hash32, Result
+
+
+class NodeJournal(Protocol):
+    """What a node knows, durably. Each call is one transaction that is on the disk when it returns."""
+
+    async def entry(self, request_id: Hash32) -> JournalEntry | None:
+        """What is known of a request."""
+        ...
+
+    async def put(self, entry: JournalEntry) -> None:
+        """Write a task down as refused or accepted, in place of an earlier try that ended without a result.
+
+        Raises:
+            IllegalTransition: there is a result of this request already.
+        """
+        ...
+
+    async def add_result(
+        self, request_id: Hash32, result: Result, payload: bytes, output_tokens: int, compute_ms: int, at_ms: int
+    ) -> JournalEntry:
+        """Fix the answer of an accepted task. Returns the entry as it stands now.
+
+        Raises:
+            IllegalTransition: the task is not accepted, or another result of it is fixed already.
+        """
+        ...
+
+    async def set_state(self, request_id: Hash32, state: TaskState, detail: str, at_ms: int) -> None:
+        """Move a task. What is not known is left alone."""
+        ...
+
+    async def accepted(self) -> list[JournalEntry]:
+        """Tasks that wait for their answer, oldest first."""
+        ...
+
+    async def undelivered(self, limit: int) -> list[JournalEntry]:
+        """Answers that the relayer has not acknowledged, oldest first."""
+        ...
+
+    async def results(self, request_ids: Sequence[Hash32]) -> dict[Hash32, Result]:
+        """The results of these requests that the node has fixed, whatever became of them."""
+        ...
+
+    async def prune(self, before_ms: int) -> int:
+        """Drop refusals and the bulk of finished tasks that are older. Which result was signed is kept for ever.
+        Returns how many tasks it touched."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the file."""
+        ...

@@ -1,0 +1,122 @@
+"""A node's journal: one result of a request for ever, across restarts, and one process at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from headrace.adapters.node_journal import SqlNodeJournal
+from headrace.core.errors import ConfigurationError, IllegalTransition
+from headrace.core.journal import JournalEntry, TaskState
+from headrace.core.types import Result
+from headrace.node.journal import NodeJournal
+from tests.fakes import RELAYER
+
+ID = "0x" + "11" * 32
+OTHER = "0x" + "22" * 32
+ENTRY = JournalEntry(ID, 3, TaskState.ACCEPTED, '{"a":1}', b"\x01" * 65, None, b"", 0, 0, "", 1_000, 1_000)
+RESULT = Result(ID, "0x" + "77" * 32, 2**96 - 1, RELAYER, 3)
+
+
+@pytest.fixture
+async def journal(tmp_path: Path) -> AsyncIterator[SqlNodeJournal]:
+    async with SqlNodeJournal(tmp_path / "deep" / "node.db") as opened:
+        yield opened
+
+
+async def test_what_was_put_is_there_after_a_restart(journal: SqlNodeJournal, tmp_path: Path) -> None:
+    await journal.put(ENTRY)
+    await journal.add_result(ID, RESULT, b"\x00\x01", 5, 60, 2_000)
+    await journal.close()
+    async with SqlNodeJournal(tmp_path / "deep" / "node.db") as again:
+        port: NodeJournal = again
+        assert await port.entry(ID) == dataclasses.replace(
+            ENTRY,
+            state=TaskState.COMPUTED,
+            result=RESULT,
+            payload=b"\x00\x01",
+            output_tokens=5,
+            compute_ms=60,
+            changed_at_ms=2_000,
+        )
+        assert await port.entry(OTHER) is None
+
+
+async def test_a_result_is_fixed_once(journal: SqlNodeJournal) -> None:
+    await journal.put(ENTRY)
+    await journal.add_result(ID, RESULT, b"first", 5, 60, 2_000)
+    another = dataclasses.replace(RESULT, result_hash="0x" + "88" * 32)
+    with pytest.raises(IllegalTransition, match="not waiting"):
+        await journal.add_result(ID, another, b"second", 5, 60, 2_000)
+    for state in TaskState:
+        await journal.set_state(ID, state, "", 3_000)
+        with pytest.raises(IllegalTransition, match="already"):
+            await journal.put(dataclasses.replace(ENTRY, round=4))
+        with pytest.raises(IllegalTransition, match="not waiting"):
+            await journal.add_result(ID, another, b"second", 5, 60, 2_000)
+    assert await journal.results([ID, OTHER]) == {ID: RESULT}
+
+
+@pytest.mark.parametrize("state", [TaskState.REFUSED, TaskState.FAILED])
+async def test_only_an_accepted_task_takes_a_result(journal: SqlNodeJournal, state: TaskState) -> None:
+    await journal.put(dataclasses.replace(ENTRY, state=state))
+    with pytest.raises(IllegalTransition):
+        await journal.add_result(ID, RESULT, b"late", 5, 60, 2_000)
+    await journal.put(ENTRY)
+    with pytest.raises(IllegalTransition, match="round 9"):
+        await journal.add_result(ID, dataclasses.replace(RESULT, round=9), b"other round", 5, 60, 2_000)
+    assert (await journal.add_result(ID, RESULT, b"now", 5, 60, 2_000)).payload == b"now"
+
+
+async def test_lists_are_oldest_first(journal: SqlNodeJournal) -> None:
+    ids = ["0x" + f"{number:064x}" for number in range(5)]
+    for age, request_id in enumerate(reversed(ids)):
+        await journal.put(dataclasses.replace(ENTRY, request_id=request_id, received_at_ms=age))
+    assert [entry.request_id for entry in await journal.accepted()] == ids[::-1]
+    for request_id in ids[:3]:
+        result = dataclasses.replace(RESULT, request_id=request_id)
+        await journal.add_result(request_id, result, b"x", 1, 1, 9)
+    assert [entry.request_id for entry in await journal.undelivered(2)] == [ids[2], ids[1]]
+    await journal.set_state(ids[2], TaskState.ACKNOWLEDGED, "", 10)
+    assert [entry.request_id for entry in await journal.undelivered(2)] == [ids[1], ids[0]]
+    assert [entry.request_id for entry in await journal.accepted()] == [ids[4], ids[3]]
+
+
+async def test_many_results_are_found_at_once(journal: SqlNodeJournal) -> None:
+    await journal.put(ENTRY)
+    await journal.add_result(ID, RESULT, b"x", 1, 1, 9)
+    others = ["0x" + f"{number:064x}" for number in range(1_200)]
+    assert await journal.results([*others, ID]) == {ID: RESULT}
+
+
+async def test_pruning_forgets_the_bulk_but_not_what_was_signed(journal: SqlNodeJournal) -> None:
+    await journal.put(dataclasses.replace(ENTRY, request_id=OTHER, state=TaskState.REFUSED))
+    await journal.put(ENTRY)
+    assert await journal.prune(5_000) == 1
+    assert await journal.entry(OTHER) is None
+    await journal.add_result(ID, RESULT, b"x", 1, 1, 2_000)
+    assert await journal.prune(5_000) == 0
+    await journal.set_state(ID, TaskState.ACKNOWLEDGED, "", 3_000)
+    assert await journal.prune(5_000) == 1
+    assert await journal.prune(5_000) == 0
+    entry = await journal.entry(ID)
+    assert entry is not None
+    assert (entry.result, entry.payload, entry.task) == (RESULT, b"", "")
+
+
+async def test_a_second_process_is_refused(journal: SqlNodeJournal, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="in use by another node"):
+        await SqlNodeJournal(tmp_path / "deep" / "node.db").open()
+    await journal.put(ENTRY)
+
+
+async def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("this is not a database, and long enough to be seen as none", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="not a database"):
+        await SqlNodeJournal(path).open()
+    with pytest.raises(ConfigurationError, match="cannot be opened"):
+        await SqlNodeJournal(path / "below" / "node.db").open()
