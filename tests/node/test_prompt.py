@@ -1,0 +1,121 @@
+"""Prompts: plain text and chat bodies, and nothing that a server would read otherwise than it was meant."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.envelope import seal
+from headrace.core.errors import InvalidInput
+from headrace.node.prompt import Prompt, read_prompt, result_content
+from headrace.ports import Generation
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def read(document: Any) -> Prompt:
+    return read_prompt(json.dumps(document).encode(), 100)
+
+
+@pytest.mark.parametrize("wrap", [lambda text: text, lambda text: seal(text, b"s" * 16)], ids=["bare", "sealed"])
+@pytest.mark.parametrize("text", ["Why?", '{"a": 1}', "{not json", "[1]", '"messages"', "ä€🙂"])
+def test_plain_text_is_one_user_message(text: str, wrap: Any) -> None:
+    prompt = read_prompt(wrap(text.encode()), 100)
+    assert not prompt.is_chat
+    assert prompt.body == {"messages": [{"role": "user", "content": text}], "temperature": 0, "seed": 0}
+
+
+def test_a_chat_body_keeps_what_it_asks_for() -> None:
+    asked = {"temperature": 0.5, "top_p": 0.9, "seed": 7, "frequency_penalty": -1, "stop": "END"}
+    prompt = read({"messages": HELLO, "model": "gpt", "user": "me", "max_tokens": 20, **asked})
+    assert prompt.is_chat
+    assert prompt.body == {"messages": HELLO, **asked, "stop": ["END"]}
+    assert prompt.max_output_tokens == 20
+
+
+def test_an_answer_repeats_unless_the_prompt_says_otherwise() -> None:
+    for document in ({"messages": HELLO}, {"messages": HELLO, "temperature": None, "seed": None, "stop": None}):
+        assert read(document).body == {"messages": HELLO, "temperature": 0, "seed": 0}
+
+
+@pytest.mark.parametrize("key", ["max_tokens", "max_completion_tokens"])
+def test_more_tokens_than_are_paid_for_are_not_given(key: str) -> None:
+    assert read({"messages": HELLO, key: 10**6}).max_output_tokens == 100
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ({"messages": HELLO, "tools": [], "stream": True}, "stream, tools, which is not served"),
+        ({"messages": []}, "1 to 256"),
+        ({"messages": "Hello"}, "1 to 256"),
+        ({"messages": HELLO * 257}, "1 to 256"),
+        ({"messages": ["Hello"]}, "role and content"),
+        ({"messages": [{"role": "user"}]}, "role and content"),
+        ({"messages": [{"role": "user", "content": "x", "name": "y"}]}, "role and content"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "must be one of"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, "must be one of"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "must be text"),
+        ({"messages": HELLO, "temperature": 3}, "between 0 and 2"),
+        ({"messages": HELLO, "temperature": "0"}, "must be a number"),
+        ({"messages": HELLO, "temperature": True}, "must be a number"),
+        ({"messages": HELLO, "seed": 1.5}, "whole number"),
+        ({"messages": HELLO, "seed": -1}, "whole number"),
+        ({"messages": HELLO, "seed": 2**60}, "whole number"),
+        ({"messages": HELLO, "max_tokens": 0}, "whole number"),
+        ({"messages": HELLO, "stop": ["a"] * 5}, "at most 4"),
+        ({"messages": HELLO, "stop": [""]}, "1 to 256"),
+        ({"messages": HELLO, "stop": {"a": 1}}, "at most 4"),
+    ],
+)
+def test_what_is_not_served_is_refused(document: Any, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        read(document)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b" \n",
+        b"\xff\xfe",
+        b"\x01short",
+        b"\x01" + bytes(16),
+        b'{"messages": [], "seed": NaN}',
+        b'{"messages": ' + b"[" * 100_000,
+    ],
+)
+def test_bytes_that_are_no_prompt_are_refused(payload: bytes) -> None:
+    with pytest.raises(InvalidInput):
+        read_prompt(payload, 100)
+
+
+@given(st.binary(max_size=300) | st.text().map(str.encode))
+def test_any_bytes_are_read_or_refused(payload: bytes) -> None:
+    try:
+        prompt = read_prompt(payload, 100)
+    except InvalidInput:
+        return
+    assert json.loads(json.dumps(prompt.body)) == prompt.body
+
+
+def test_a_plain_answer_is_its_text() -> None:
+    prompt = read_prompt(b"Why?", 100)
+    assert result_content(prompt, Generation("Because ä.", "stop", 3, 2, 9)) == "Because ä.".encode()
+    assert result_content(prompt, Generation("\x01\x01Because", "stop", 3, 2, 9)) == b"Because"
+    assert result_content(prompt, Generation("half \ud800", "stop", 3, 2, 9)) == b"half ?"
+    for nothing in ("", "\x01"):
+        with pytest.raises(InvalidInput, match="empty answer"):
+            result_content(prompt, Generation(nothing, "stop", 3, 0, 9))
+
+
+def test_a_chat_answer_is_canonical() -> None:
+    content = result_content(read({"messages": HELLO}), Generation('Hi "ä"', "length", 3, 2, 9))
+    assert content.decode() == (
+        '{"choices":[{"finish_reason":"length","index":0,"message":{"content":"Hi \\"ä\\"","role":"assistant"}}],'
+        '"usage":{"completion_tokens":2,"prompt_tokens":3}}'
+    )
