@@ -1,0 +1,135 @@
+"""Connections, transactions and the schema's version."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
+from sqlalchemy import Connection, event, make_url
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from headrace.core.errors import ConfigurationError
+
+_MIGRATIONS = Path(__file__).parent / "migrations"
+_WRITES = "headrace_writes"
+_BUSY_TIMEOUT_MS = 10_000
+# SQLite takes 32,766 variables in a statement; half a thousand keeps statements small and cached.
+_CHUNK = 500
+
+_T = TypeVar("_T")
+
+
+class Database:
+    """Read and write transactions. There is one writer at a time; readers see what was committed last."""
+
+    def __init__(self, engine: AsyncEngine, *, is_shared: bool) -> None:
+        """
+        Args:
+            engine: where the tables are.
+            is_shared: all transactions go over one connection (an in-memory database), so readers wait too.
+        """
+        self._engine = engine
+        self._writing = engine.execution_options(**{_WRITES: True})
+        self._is_shared = is_shared
+        self._lock = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, url: str) -> Database:
+        """Open a database and bring its tables up to date.
+
+        Args:
+            url: for SQLAlchemy, such as `sqlite+aiosqlite:///relayer.db`.
+
+        Raises:
+            ConfigurationError: it cannot be opened, or was made by a newer Headrace.
+        """
+        parsed = make_url(url)
+        is_sqlite = parsed.get_backend_name() == "sqlite"
+        engine = create_async_engine(parsed)
+        if is_sqlite:
+            _set_up_sqlite(engine)
+        in_memory = is_sqlite and parsed.database in (None, "", ":memory:")
+        database = cls(engine, is_shared=in_memory)
+        try:
+            async with database.write() as connection:
+                await connection.run_sync(upgrade)
+        except CommandError as exc:
+            await engine.dispose()
+            raise ConfigurationError(f"the store was made by another version of Headrace: {exc}") from exc
+        except OperationalError as exc:
+            await engine.dispose()
+            raise ConfigurationError(f"the store {parsed.render_as_string()} cannot be opened: {exc.orig}") from exc
+        return database
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction that sees one state of the store and changes nothing."""
+        if self._is_shared:
+            async with self._lock, self._engine.begin() as connection:
+                yield connection
+        else:
+            async with self._engine.begin() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction that may change the store: all of it is kept, or nothing."""
+        async with self._lock, self._writing.begin() as connection:
+            yield connection
+
+    async def close(self) -> None:
+        """Wait for the writer and close all connections."""
+        async with self._lock:
+            await self._engine.dispose()
+
+
+def upgrade(connection: Connection) -> None:
+    """Bring the tables up to date."""
+    command.upgrade(_config(connection), "head")
+
+
+def downgrade(connection: Connection, revision: str = "base") -> None:
+    """Take the tables back to an earlier revision."""
+    command.downgrade(_config(connection), revision)
+
+
+def chunks(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """Parts of a list that fit into one statement."""
+    for start in range(0, len(values), _CHUNK):
+        yield values[start : start + _CHUNK]
+
+
+def _config(connection: Connection) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def _set_up_sqlite(engine: AsyncEngine) -> None:
+    @event.listens_for(engine.sync_engine, "connect")
+    def _on_connect(connection: Any, _: ConnectionPoolEntry) -> None:
+        # Transactions are begun below: the driver begins them too late, after the first reads.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+        cursor.execute("PRAGMA journal_mode = WAL")
+        # NORMAL may lose the last commits when the power fails. A transaction that was stored and sent must not be
+        # forgotten: its nonce and hash would be lost. The price is one fsync a commit.
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        # A writer that starts as a reader cannot become one when another process wrote in between.
+        writes = connection.get_execution_options().get(_WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

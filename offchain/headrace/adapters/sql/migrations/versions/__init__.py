@@ -1,0 +1,1 @@
+"""One step each, named by its number and what it does."""

@@ -1,0 +1,111 @@
+"""Requests, their moves and their timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace.adapters.sql.book import RequestBook
+from headrace.adapters.sql.part import StorePart
+from headrace.adapters.sql.rows import request_of, result_of
+from headrace.adapters.sql.tables import requests, results, timeline
+from headrace.core.lifecycle import TERMINAL, Cause, RequestState
+from headrace.core.types import Address, Hash32
+from headrace.ports import StoredRequest, TimelineEntry
+
+_OVER = tuple(str(state) for state in (*TERMINAL, RequestState.WITHDRAWN))
+
+
+class RequestStore(StorePart):
+    """Requests."""
+
+    async def request(self, request_id: Hash32) -> StoredRequest | None:
+        found = await self._requests(select(requests).where(requests.c.request_id == request_id))
+        return found[0] if found else None
+
+    async def requests(
+        self,
+        *,
+        states: Sequence[RequestState] | None = None,
+        requester: Address | None = None,
+        limit: int = 1000,
+        before_block: int | None = None,
+    ) -> list[StoredRequest]:
+        query = select(requests).order_by(requests.c.block_number.desc(), requests.c.request_id).limit(limit)
+        if states is not None:
+            query = query.where(requests.c.state.in_([str(state) for state in states]))
+        if requester is not None:
+            query = query.where(requests.c.requester == requester)
+        if before_block is not None:
+            query = query.where(requests.c.block_number < before_block)
+        return await self._requests(query)
+
+    async def eligible(self, limit: int) -> list[StoredRequest]:
+        query = (
+            select(requests)
+            .where(requests.c.state == str(RequestState.ELIGIBLE))
+            .order_by(requests.c.included_at_s, requests.c.request_id)
+            .limit(limit)
+        )
+        return await self._requests(query)
+
+    async def expirable(self, before_s: int, limit: int) -> list[StoredRequest]:
+        query = (
+            select(requests)
+            .where(
+                requests.c.state.not_in(_OVER),
+                requests.c.servable.is_(True),
+                requests.c.effective_deadline_s < before_s,
+            )
+            .order_by(requests.c.effective_deadline_s, requests.c.request_id)
+            .limit(limit)
+        )
+        return await self._requests(query)
+
+    async def move(self, request_id: Hash32, cause: Cause, at_ms: int, detail: Mapping[str, Any]) -> RequestState:
+        async with self._database.write() as connection:
+            book = RequestBook(connection, at_ms)
+            await book.load([request_id])
+            state = book.move(request_id, cause, detail)
+            if cause is Cause.UNPAYABLE:
+                await drop_result(connection, book, request_id)
+            await book.flush()
+        return state
+
+    async def note(self, request_id: Hash32, at_ms: int, stage: str, detail: Mapping[str, Any]) -> None:
+        async with self._database.write() as connection:
+            book = RequestBook(connection, at_ms)
+            await book.load([request_id])
+            book.note(request_id, stage, detail)
+            await book.flush()
+
+    async def timeline(self, request_id: Hash32) -> list[TimelineEntry]:
+        query = select(timeline).where(timeline.c.request_id == request_id).order_by(timeline.c.entry_id)
+        async with self._database.read() as connection:
+            rows = (await connection.execute(query)).mappings()
+            return [TimelineEntry(row["at_ms"], row["stage"], row["detail"]) for row in rows]
+
+    async def _requests(self, query: Any) -> list[StoredRequest]:
+        async with self._database.read() as connection:
+            return [request_of(row) for row in (await connection.execute(query)).mappings()]
+
+
+async def drop_result(connection: AsyncConnection, book: RequestBook, request_id: Hash32) -> None:
+    """Make room for another node's result; the one that cannot be paid is kept in the timeline."""
+    query = select(results).where(results.c.request_id == request_id)
+    row = (await connection.execute(query)).mappings().first()
+    if row is None:
+        return
+    stored = result_of(row)
+    await connection.execute(delete(results).where(results.c.request_id == request_id))
+    detail = {
+        "node": stored.node,
+        "round": stored.result.round,
+        "reward_wei": str(stored.result.reward_wei),
+        "result_hash": stored.result.result_hash,
+        "signature": "0x" + stored.signature.hex(),
+    }
+    book.note(request_id, "result_dropped", detail)

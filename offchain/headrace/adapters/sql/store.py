@@ -1,0 +1,32 @@
+"""The `Store` port on a SQL database."""
+
+from __future__ import annotations
+
+from headrace.adapters.sql.blocks import BlockStore
+from headrace.adapters.sql.database import Database
+from headrace.adapters.sql.intents import IntentStore
+from headrace.adapters.sql.payloads import PayloadStore
+from headrace.adapters.sql.requests import RequestStore
+from headrace.adapters.sql.results import ResultStore
+from headrace.adapters.sql.rounds import RoundStore
+from headrace.ports import Clock
+
+
+class SqlStore(BlockStore, RequestStore, RoundStore, PayloadStore, ResultStore, IntentStore):
+    """What a relayer knows. Each call is one transaction."""
+
+    @classmethod
+    async def open(cls, url: str, clock: Clock) -> SqlStore:
+        """Open a store and bring its tables up to date.
+
+        Args:
+            url: for SQLAlchemy's asyncio, such as `sqlite+aiosqlite:///relayer.db`.
+            clock: dates what is learnt from the chain.
+
+        Raises:
+            ConfigurationError: it cannot be opened, or was made by a newer Headrace.
+        """
+        return cls(await Database.open(url), clock)
+
+    async def close(self) -> None:
+        await self._database.close()
