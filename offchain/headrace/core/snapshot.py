@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import types
 from enum import IntEnum
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -18,6 +19,7 @@ from headrace.core.scheduling import CycleInputs, Policy
 from headrace.core.types import Hash32
 
 SCHEMA_VERSION = 1
+_DECIMAL = re.compile("0|[1-9][0-9]{0,77}")  # 78 digits hold a uint256
 _T = TypeVar("_T")
 
 
@@ -30,15 +32,19 @@ def decode_snapshot(data: bytes) -> CycleInputs:
     """Read a snapshot back.
 
     Raises:
-        InvalidInput: it is not a snapshot of this version, or a field is missing, unknown or of another type.
+        InvalidInput: it is not a snapshot of this version, not canonical, or a field is missing, unknown or of another
+            type.
     """
     try:
         document = json.loads(data)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise InvalidInput(f"the snapshot is not JSON: {exc}") from exc
     if not isinstance(document, dict) or document.get("schema") != SCHEMA_VERSION or document.get("kind") != "full":
         raise InvalidInput(f"the snapshot is not of schema {SCHEMA_VERSION}, kind full")
-    return from_json(CycleInputs, document.get("inputs"))
+    inputs = from_json(CycleInputs, document.get("inputs"))
+    if encode_snapshot(inputs) != data:
+        raise InvalidInput("the snapshot is not canonical JSON, or has fields that schema 1 does not have")
+    return inputs
 
 
 def policy_hash(policy: Policy) -> Hash32:
@@ -89,11 +95,11 @@ def _decode(name: str, hint: Any, value: Any) -> Any:
     if hint is bool or hint is str:
         return _typed(name, hint, value)
     if isinstance(hint, type) and issubclass(hint, IntEnum):
-        return hint(_typed(name, int, value))
+        return _member(name, hint, _typed(name, int, value))
     if hint is int and name.endswith("_wei"):
         text = _typed(name, str, value)
-        if not text.isascii() or not text.isdigit() or (len(text) > 1 and text[0] == "0"):
-            raise InvalidInput(f"{name} is {value!r}, not a decimal number")
+        if not _DECIMAL.fullmatch(text):
+            raise InvalidInput(f"{name} is {value!r}, not a decimal number of at most 78 digits")
         return int(text)
     if hint is int:
         return _typed(name, int, value)
@@ -103,6 +109,13 @@ def _decode(name: str, hint: Any, value: Any) -> Any:
 def _decode_tuple(name: str, hint: types.GenericAlias, value: Any) -> tuple[Any, ...]:
     item = get_args(hint)[0]
     return tuple(_decode(name, item, entry) for entry in _typed(name, list, value))
+
+
+def _member(name: str, kind: type[IntEnum], value: int) -> IntEnum:
+    try:
+        return kind(value)
+    except ValueError as exc:
+        raise InvalidInput(f"{name} is {value}, which no {kind.__name__} is") from exc
 
 
 def _typed(name: str, kind: type[_T], value: Any) -> _T:
