@@ -1,0 +1,201 @@
+"""What Hypothesis draws for the core: valid values, from small sets where ties and limits matter."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from headrace.core.scheduling import Anchor, CycleInputs, NodeView, Offer, Policy, WaitingRequest
+from headrace.core.types import (
+    ZERO_ADDRESS,
+    Decision,
+    DecisionKind,
+    GasQuote,
+    Lane,
+    MarketTerms,
+    Mode,
+    Price,
+    Reason,
+    Request,
+)
+
+NOW_S = 1_800_000_000
+NOW_MS = NOW_S * 1000
+GWEI = 10**9
+MODELS = ("gpt-2", "llama-7b", "llama-70b")
+
+
+def model_id(name: str) -> str:
+    return f"0x{MODELS.index(name) + 1:064x}"
+
+
+def hash_number(number: int) -> str:
+    return f"0x{number:064x}"
+
+
+def address_number(number: int) -> str:
+    return f"0x{number:040x}"
+
+
+hashes = st.binary(min_size=32, max_size=32).map(lambda value: "0x" + value.hex())
+addresses = st.binary(min_size=20, max_size=20).map(lambda value: "0x" + value.hex())
+
+
+def uints(bits: int) -> st.SearchStrategy[int]:
+    return st.integers(0, 2**bits - 1)
+
+
+requests = st.builds(
+    Request,
+    requester=addresses,
+    relayer=addresses,
+    model_id=hashes,
+    prompt_hash=hashes,
+    salt=uints(64),
+    deadline_s=uints(40),
+    prompt_bytes=uints(32),
+    max_output_tokens=uints(24),
+    callback_gas=uints(24),
+    lane=st.sampled_from(Lane),
+    batchable=st.booleans(),
+    inline_result=st.booleans(),
+    mode=st.sampled_from(Mode),
+    k=uints(8),
+    n=uints(8),
+    verifier=addresses,
+    max_reward_wei=uints(80),
+    gas_budget_wei=uints(80),
+    priority_fee_wei=uints(80),
+)
+
+# Few ids and nodes, so that one request comes with several nodes.
+_assigned = st.builds(
+    Decision,
+    request_id=st.integers(0, 6).map(hash_number),
+    node=st.integers(1, 4).map(address_number),
+    kind=st.just(DecisionKind.ASSIGNED),
+    reason=st.just(Reason.LOWEST_COST),
+    reward_wei=uints(96),
+    supersedes_round=uints(64),
+)
+_unassigned = st.builds(
+    Decision,
+    request_id=st.integers(0, 6).map(hash_number),
+    node=st.just(ZERO_ADDRESS),
+    kind=st.sampled_from([DecisionKind.SKIPPED, DecisionKind.TOO_LATE]),
+    reason=st.sampled_from([Reason.NODES_TAKEN, Reason.LANE_FULL, Reason.DEADLINE_PASSED]),
+    reward_wei=st.just(0),
+    supersedes_round=st.just(0),
+)
+decisions = st.one_of(_assigned, _unassigned)
+decision_lists = st.lists(
+    decisions, min_size=1, max_size=20, unique_by=lambda decision: (decision.request_id, decision.node)
+)
+
+terms = st.builds(
+    MarketTerms,
+    grace_s=st.just(300),
+    min_ttl_s=st.just(10),
+    max_ttl_s=st.just(86_400),
+    max_inline_prompt_bytes=st.just(8192),
+    tip_cap_wei=st.integers(0, 3 * GWEI),
+    fixed_gas=st.integers(0, 200_000),
+    item_gas=st.integers(0, 30_000),
+    gas_per_result_byte=st.just(40),
+    relayer_fee_share_bps=st.just(2000),
+    relayer_saving_share_bps=st.just(1000),
+    probation_max_reward_wei=st.sampled_from([0, 10**14, 2**80]),
+    probation_settled_count=st.sampled_from([0, 10]),
+    probation_duration_s=st.sampled_from([0, 86_400]),
+)
+quotes = st.builds(GasQuote, base_fee_wei=st.integers(0, 100 * GWEI), tip_wei=st.integers(0, 4 * GWEI))
+
+
+@st.composite
+def waiting_requests(draw: st.DrawFn, number: int, lane: Lane | None = None) -> WaitingRequest:
+    name = draw(st.sampled_from(MODELS))
+    return WaitingRequest(
+        request_id=hash_number(number),
+        model_id=model_id(name),
+        model_name=name,
+        lane=draw(st.sampled_from(Lane)) if lane is None else lane,
+        priority_fee_wei=draw(st.integers(0, 3)) * 10**16,
+        included_at_s=NOW_S - draw(st.integers(-2, 3)),
+        deadline_s=NOW_S + draw(st.integers(-2, 40)),
+        prompt_bytes=draw(st.integers(1, 5000)),
+        max_output_tokens=draw(st.integers(1, 3000)),
+        required_memory_mb=draw(st.integers(0, 4)),
+        batchable=draw(st.booleans()),
+        max_reward_wei=draw(st.sampled_from([0, 10**12, 2**80 - 1])),
+        gas_budget_wei=draw(st.sampled_from([10**14, 2**80 - 1])),
+        prompt_available=draw(st.sampled_from([True, True, True, False])),
+        assignments=draw(st.sampled_from([0, 0, 0, 2, 3])),
+        excluded_nodes=tuple(sorted(draw(st.sets(st.integers(1, 6), max_size=2).map(_addresses)))),
+        supersedes_round=draw(st.sampled_from([0, 11])),
+    )
+
+
+def unrestrained(request: WaitingRequest) -> dict[str, object]:
+    """The changes that make every filter of the protocol let a request pass."""
+    return {
+        "max_reward_wei": 2**80 - 1,
+        "gas_budget_wei": 2**80 - 1,
+        "prompt_available": True,
+        "assignments": 0,
+        "excluded_nodes": (),
+    }
+
+
+@st.composite
+def node_views(draw: st.DrawFn, number: int) -> NodeView:
+    return NodeView(
+        node=address_number(number),
+        offers=tuple(
+            Offer(model_id(name), name, Price(draw(st.integers(0, 10**12)), draw(st.integers(0, 10**12))))
+            for name in draw(st.lists(st.sampled_from(MODELS), unique=True))
+        ),
+        free_memory_mb=draw(st.integers(0, 4)),
+        in_flight=draw(st.integers(0, 3)),
+        max_in_flight=draw(st.integers(0, 4)),
+        avg_latency_ms=draw(st.sampled_from([100, 200, 5000])),
+        settled_count=draw(st.sampled_from([0, 9, 10, 10**6])),
+        joined_at_s=NOW_S - draw(st.sampled_from([0, 86_399, 86_400, 10**6])),
+        heartbeat_at_ms=NOW_MS - draw(st.sampled_from([-50, 0, 15_000, 15_001])),
+        heartbeat=draw(st.sampled_from(["{}", '{"region":"Zürich"}', '"\\\u2028\u0007'])),
+        heartbeat_signature="0x" + "11" * 65,
+    )
+
+
+policies = st.builds(
+    Policy,
+    realtime_capacity=st.sampled_from([0, 1, 3, 200]),
+    bulk_capacity=st.sampled_from([0, 1, 3, 1000]),
+    realtime_streak=st.sampled_from([0, 1, 2, 20]),
+    realtime_fee_floor_wei=st.sampled_from([0, 10**16]),
+    max_assignments=st.sampled_from([1, 3]),
+    expected_batch_size=st.integers(1, 8),
+)
+
+
+@st.composite
+def cycle_inputs(draw: st.DrawFn, max_requests: int = 8, max_nodes: int = 6, lane: Lane | None = None) -> CycleInputs:
+    numbers = sorted(draw(st.sets(st.integers(1, 99), max_size=max_requests)))
+    nodes = sorted(draw(st.sets(st.integers(1, 9), max_size=max_nodes)))
+    return CycleInputs(
+        chain_id=31337,
+        market="0x" + "aa" * 20,
+        relayer="0x" + "bb" * 20,
+        round=draw(st.integers(1, 2**53 - 1)),
+        cycle=draw(st.integers(0, 100)),
+        now_ms=NOW_MS + draw(st.integers(0, 999)),
+        anchor=Anchor(draw(st.integers(0, 10**9)), draw(hashes), NOW_S),
+        gas=draw(quotes),
+        terms=draw(terms),
+        policy=draw(policies),
+        lane_streak=draw(st.integers(0, 25)),
+        requests=tuple(draw(waiting_requests(number, lane)) for number in numbers),
+        nodes=tuple(draw(node_views(number)) for number in nodes),
+    )
+
+
+def _addresses(numbers: set[int]) -> list[str]:
+    return [address_number(number) for number in numbers]
