@@ -1,7 +1,7 @@
 """What an operator can set: environment variables `HEADRACE_…` over a TOML file (`--config`, `HEADRACE_CONFIG`).
 
 `HEADRACE_CHAIN__RPC_URL` and `rpc_url` under `[chain]` are the same setting. Keys come from an encrypted keystore or
-from `HEADRACE_<ROLE>_PRIVATE_KEY`; they are held as secrets, which print as asterisks.
+from `HEADRACE_<ROLE>_PRIVATE_KEY`, never from both; they are held as secrets, which print as asterisks.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.scheduling import Policy
 
 PREFIX = "HEADRACE_"
-# Variables of the prefix that are not settings.
-NOT_SETTINGS = frozenset({"CONFIG", "DEBUG"})
+# Variables of the prefix that are not settings: the command line's, the keystore's and those of `scripts/`.
+NOT_SETTINGS = frozenset(
+    {"CONFIG", "DEBUG", "KEYSTORE_PASSWORD", "DEPLOYMENTS", "DEPLOYER_PRIVATE_KEY", "OWNER_PRIVATE_KEY"}
+)
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Wei = Annotated[int, Field(ge=0, lt=1 << 96)]
@@ -47,7 +49,7 @@ class ChainSettings(Section):
 
 
 class KeySettings(Section):
-    """An encrypted keystore file. `HEADRACE_<ROLE>_PRIVATE_KEY` goes before it."""
+    """An encrypted keystore file, with its password in a file or in HEADRACE_KEYSTORE_PASSWORD."""
 
     keystore: Path | None = None
     password_file: Path | None = None
@@ -103,7 +105,7 @@ class NodeSettings(Section):
     """A node: its key, its relayer and the models that it serves."""
 
     key: KeySettings = KeySettings()
-    relayer_link_url: SocketUrl = "ws://127.0.0.1:8481"
+    relayer_link_url: SocketUrl = "ws://127.0.0.1:8481/link"
     journal: Path = Path(".headrace/node.db")
     models: tuple[str, ...] = ("smollm2-135m-instruct",)
     prices: Mapping[str, PriceSettings] = Field(default_factory=dict)
@@ -144,7 +146,6 @@ class Settings(BaseSettings):
     relayer_private_key: SecretStr | None = None
     node_private_key: SecretStr | None = None
     requester_private_key: SecretStr | None = None
-    keystore_password: SecretStr | None = None
 
     @classmethod
     def settings_customise_sources(

@@ -1,0 +1,71 @@
+"""Makes the FastAPI application out of the routes, the limits and the error shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.routing import APIRoute
+
+import headrace
+from headrace.api import schemas
+from headrace.api.chain_facts import ChainFacts
+from headrace.api.context import ApiContext
+from headrace.api.errors import add_error_handlers
+from headrace.api.limits import BodyLimit, SecurityHeaders
+from headrace.api.routes import health, network, nodes, payloads, requests, rounds
+
+DESCRIPTION = """\
+A relayer's control API: draft requests, follow them, read answers, and audit what was decided.
+
+**Amounts** are wei in decimal text. **Ids** are `0x` and hexadecimal digits. **Errors** all have one shape:
+`{"error": {"code", "message", "hint"}}`.
+
+**Signing in**, to read payloads or to have a request released: sign the EIP-712 type
+`Access(address account,address relayer,uint40 validUntil)` under the domain `{name: "Headrace", version: "1", chainId,
+verifyingContract: <InferenceMarket>}` (see `/v1/network`), at most an hour ahead, and send
+`Authorization: Headrace <account>:<validUntil>:<signature>`.
+"""
+
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    400: {"model": schemas.Error, "description": "It is wrong as it is."},
+    404: {"model": schemas.Error, "description": "There is no such thing."},
+    503: {"model": schemas.Error, "description": "Something that is needed does not answer; Retry-After says when."},
+}
+
+
+def create_app(context: ApiContext) -> FastAPI:
+    """The application over a relayer's ports."""
+    app = FastAPI(
+        title="Headrace control API",
+        version=headrace.__version__,
+        description=DESCRIPTION,
+        # Their pages load scripts from elsewhere, which the security headers forbid; the schema is at /openapi.json.
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=_operation_id,
+    )
+    app.state.context = context
+    app.state.facts = ChainFacts(context)
+    add_error_handlers(app)
+    for module in (network, requests, payloads, nodes, rounds):
+        router: APIRouter = module.router
+        app.include_router(router, responses=ERROR_RESPONSES)
+    app.include_router(health.router)
+    app.add_middleware(BodyLimit, most=context.limits.body_bytes)
+    if context.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(context.cors_origins),
+            allow_methods=["GET", "POST", "PUT"],
+            allow_headers=["Authorization", "Content-Type"],
+            expose_headers=["Retry-After"],
+            max_age=3600,
+        )
+    app.add_middleware(SecurityHeaders)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name

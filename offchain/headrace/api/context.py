@@ -1,0 +1,101 @@
+"""What the API is given: ports and values, nothing that it makes itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+from headrace.core import typed_data
+from headrace.core.errors import ChainUnavailable
+from headrace.core.scheduling import Policy
+from headrace.core.types import Address, Hash32
+from headrace.ports import Chain, Clock, NodeLink, Signer, Store
+
+_T = TypeVar("_T")
+
+HoldRequest: TypeAlias = Callable[[Hash32, int], Awaitable[bool]]
+"""Keep a request from being assigned until a time in milliseconds; False when it is assigned already. From when it
+returns True no cycle, running or later, may assign the request before that time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiLimits:
+    """Bounds of what a caller may ask for."""
+
+    payload_bytes: int = 256 * 1024
+    body_bytes: int = 1024 * 1024
+    max_output_tokens: int = 32_768
+    page: int = 500
+    access_s: int = 3_600  # how far ahead a sign-in may be valid
+    release_s: int = 60  # how long a release counts
+    chain_timeout_s: float = 3.0
+    lag_blocks: int = 30
+    min_balance_wei: int = 10**16
+
+
+@dataclass(frozen=True, slots=True)
+class Contracts:
+    """Where the contracts are. The market, the schedule log and the stake manager are known to the Chain port."""
+
+    model_registry: Address
+
+
+@dataclass(frozen=True, slots=True)
+class ApiContext:
+    """Everything that the routes use.
+
+    Args:
+        store: of this relayer.
+        chain: for reads; each is bounded in time again here.
+        link: the nodes that are linked.
+        clock: the time.
+        signer: the relayer's key, for releases only.
+        policy: the scheduling policy, for prices that it will accept.
+        confirmations: blocks until a request is eligible and a settlement final.
+        contracts: addresses that the Chain port does not tell.
+        link_url: where nodes open their links, as a node on another machine sees it; empty = not published.
+        metrics_text: the Prometheus exposition.
+        hold: keeps a request from being assigned while its release counts; None = no releases.
+        readiness: further reasons why the relayer is not ready, one sentence each.
+        cors_origins: web pages that may call the API.
+        limits: bounds.
+    """
+
+    store: Store
+    chain: Chain
+    link: NodeLink
+    clock: Clock
+    signer: Signer
+    policy: Policy
+    confirmations: int
+    contracts: Contracts
+    link_url: str = ""
+    metrics_text: Callable[[], str] = str
+    hold: HoldRequest | None = None
+    readiness: Callable[[], Sequence[str]] = tuple
+    cors_origins: tuple[str, ...] = ()
+    limits: ApiLimits = field(default_factory=ApiLimits)
+
+    @property
+    def relayer(self) -> Address:
+        """Whose API this is."""
+        return self.signer.address
+
+    @property
+    def domain(self) -> typed_data.Domain:
+        """The market's domain."""
+        return typed_data.Domain(self.chain.chain_id, self.chain.market)
+
+    async def from_chain(self, read: Awaitable[_T]) -> _T:
+        """A read of the chain, bounded in time.
+
+        Raises:
+            ChainUnavailable: it did not answer in time.
+        """
+        try:
+            async with asyncio.timeout(self.limits.chain_timeout_s):
+                return await read
+        except TimeoutError as exc:
+            raise ChainUnavailable("the chain did not answer in time") from exc

@@ -1,0 +1,183 @@
+"""Makes a request that can be sent from what a person asks for: payload, deadline, prices."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.api.chain_facts import ChainFacts
+from headrace.api.context import ApiContext
+from headrace.api.errors import DeadlineOutOfRange, NoNodeForModel, PromptTooLong
+from headrace.api.schemas import DraftRequest
+from headrace.core.calls import request_inference_data
+from headrace.core.envelope import SALT_BYTES, hash_payload, seal
+from headrace.core.errors import ChainUnavailable, InvalidInput
+from headrace.core.fees import charged_gas, charged_gas_price_wei, reward_wei
+from headrace.core.requests import request_id
+from headrace.core.types import ZERO_ADDRESS, Hash32, Lane, MarketTerms, Mode, Request
+from headrace.ports import Call, ModelFacts
+
+DEFAULT_TTL_S = 300
+# Between now and the block that the transaction lands in.
+SENDING_MARGIN_S = 5
+# Bytes of an inline answer that are paid for, per output token: English text is near four.
+BYTES_PER_TOKEN = 5
+# The base fee may rise until settlement; what is left of the budget comes back, but for the relayer's saving share.
+GAS_HEADROOM_PERCENT = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A request with its id and the transaction that posts it."""
+
+    request: Request
+    request_id: Hash32
+    call: Call
+    warnings: tuple[str, ...]
+
+
+class Drafter:
+    """Drafts requests at the current prices."""
+
+    def __init__(self, context: ApiContext, facts: ChainFacts) -> None:
+        self._context = context
+        self._facts = facts
+
+    async def draft(self, wanted: DraftRequest) -> Draft:
+        """Draft a request and store its payload.
+
+        Raises:
+            UnknownModel: no registered model has the name or id.
+            DeadlineOutOfRange: the market would refuse the deadline.
+            PromptTooLong: the prompt does not fit.
+            NoNodeForModel: no linked node offers the model.
+            InvalidInput: an amount is larger than the market takes.
+        """
+        if wanted.max_output_tokens > self._context.limits.max_output_tokens:
+            raise InvalidInput(f"max_output_tokens may be at most {self._context.limits.max_output_tokens}")
+        model = await self._facts.model(wanted.model)
+        terms = await self._facts.terms()
+        deadline_s = self._deadline_s(wanted, terms)
+        payload = self._payload(wanted, terms)
+        rewards = await self._rewards(model, len(payload), wanted.max_output_tokens)
+        lane = Lane.REALTIME if wanted.lane == "realtime" else Lane.BULK
+        request = Request(
+            requester=wanted.requester,
+            relayer=self._context.relayer,
+            model_id=model.model_id,
+            prompt_hash=hash_payload(payload),
+            salt=int(wanted.salt) if wanted.salt is not None else secrets.randbits(64),
+            deadline_s=deadline_s,
+            prompt_bytes=len(payload),
+            max_output_tokens=wanted.max_output_tokens,
+            callback_gas=0,
+            lane=lane,
+            batchable=wanted.batchable,
+            inline_result=wanted.public,
+            mode=Mode.SIGNATURE,
+            k=0,
+            n=0,
+            verifier=ZERO_ADDRESS,
+            max_reward_wei=_amount(wanted.max_reward_wei, _fair_cap_wei(rewards)),
+            gas_budget_wei=_amount(wanted.gas_budget_wei, await self._gas_budget_wei(wanted, terms)),
+            priority_fee_wei=_amount(wanted.priority_fee_wei, self._priority_fee_wei(lane)),
+        )
+        id_ = request_id(request, self._context.chain.chain_id, self._context.chain.market)
+        data = request_inference_data(request, payload if wanted.public else b"")
+        call = Call(self._context.chain.market, data, request.escrow_wei)
+        warnings = tuple(await self._warnings(request, min(rewards), terms))
+        await self._context.store.put_payload(payload, self._context.clock.now_ms())
+        return Draft(request, id_, call, warnings)
+
+    def _deadline_s(self, wanted: DraftRequest, terms: MarketTerms) -> int:
+        now_s = self._context.clock.now_ms() // 1000
+        deadline_s = wanted.deadline_s or now_s + (wanted.ttl_s or DEFAULT_TTL_S)
+        earliest, latest = now_s + terms.min_ttl_s + SENDING_MARGIN_S, now_s + terms.max_ttl_s - SENDING_MARGIN_S
+        if not earliest <= deadline_s <= latest:
+            raise DeadlineOutOfRange(
+                f"the deadline must be {earliest - now_s} to {latest - now_s} seconds from now, "
+                f"not {deadline_s - now_s}"
+            )
+        return deadline_s
+
+    def _payload(self, wanted: DraftRequest, terms: MarketTerms) -> bytes:
+        try:
+            content = content_of_draft(wanted)
+        except UnicodeEncodeError as exc:
+            raise InvalidInput("the prompt holds characters that UTF-8 does not have") from exc
+        if content[:1] == b"\x01":
+            raise InvalidInput("a prompt must not begin with the character U+0001")
+        payload = content if wanted.public else seal(content, secrets.token_bytes(SALT_BYTES))
+        most = terms.max_inline_prompt_bytes if wanted.public else self._context.limits.payload_bytes
+        if len(payload) > most:
+            where = "on-chain" if wanted.public else "off-chain"
+            raise PromptTooLong(f"the prompt has {len(payload)} bytes; {where} it may have at most {most}")
+        return payload
+
+    async def _rewards(self, model: ModelFacts, prompt_bytes: int, max_output_tokens: int) -> list[int]:
+        """What the linked nodes that serve the model ask for it, at least one."""
+        serving = [linked.node for linked in self._context.link.linked() if model.model_id in linked.heartbeat.models]
+        # The scheduler knows the rest; a price needs no more than a good sample.
+        answers = await asyncio.gather(*(self._facts.offers(key) for key in serving[:50]), return_exceptions=True)
+        offers = [offer for answer in answers if not isinstance(answer, BaseException) for offer in answer]
+        unexpected = [each for each in answers if isinstance(each, BaseException)]
+        if unexpected and (not offers or not all(isinstance(each, ChainUnavailable) for each in unexpected)):
+            raise unexpected[0]
+        prices = [offer.price for offer in offers if offer.model_id == model.model_id]
+        if not prices:
+            raise NoNodeForModel(f"no node that is linked now offers {model.name}")
+        return [reward_wei(price, prompt_bytes, max_output_tokens) for price in prices]
+
+    async def _gas_budget_wei(self, wanted: DraftRequest, terms: MarketTerms) -> int:
+        """Enough for a batch of one, the dearest, with headroom."""
+        inline_bytes = wanted.max_output_tokens * BYTES_PER_TOKEN if wanted.public else 0
+        gas = charged_gas(terms, 1, inline_bytes)
+        return gas * charged_gas_price_wei(terms, await self._facts.gas_quote()) * GAS_HEADROOM_PERCENT // 100
+
+    def _priority_fee_wei(self, lane: Lane) -> int:
+        return self._context.policy.realtime_fee_floor_wei if lane is Lane.REALTIME else 0
+
+    async def _warnings(self, request: Request, cheapest_wei: int, terms: MarketTerms) -> Iterable[str]:
+        policy = self._context.policy
+        warnings = []
+        if request.max_reward_wei < cheapest_wei:
+            warnings.append(
+                f"The maximum reward is {request.max_reward_wei} wei, and the cheapest node asks for {cheapest_wei}."
+            )
+        size = policy.expected_batch_size if request.batchable else 1
+        charge_wei = charged_gas(terms, size, 0) * charged_gas_price_wei(terms, await self._facts.gas_quote())
+        if request.gas_budget_wei < charge_wei:
+            warnings.append(
+                f"The gas budget is {request.gas_budget_wei} wei, and settlement would charge {charge_wei} now."
+            )
+        if request.lane is Lane.REALTIME and request.priority_fee_wei < policy.realtime_fee_floor_wei:
+            warnings.append(
+                f"The realtime lane needs a priority fee of {policy.realtime_fee_floor_wei} wei; with less the "
+                "request waits in the bulk lane."
+            )
+        return warnings
+
+
+def content_of_draft(wanted: DraftRequest) -> bytes:
+    """The prompt's content: plain text, or an OpenAI chat body."""
+    options = {
+        name: value for name in ("temperature", "top_p", "seed", "stop") if (value := getattr(wanted, name)) is not None
+    }
+    if wanted.prompt is not None and not options:
+        return wanted.prompt.encode()
+    messages = [message.model_dump() for message in wanted.messages or []] or [
+        {"role": "user", "content": wanted.prompt}
+    ]
+    return json.dumps({"messages": messages, **options}, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _amount(wanted: str, automatic: int) -> int:
+    return automatic if wanted == "auto" else int(wanted)
+
+
+def _fair_cap_wei(rewards: list[int]) -> int:
+    """Twice the cheapest node's price, or the dearest's if that is less: a choice of nodes, but not at any price."""
+    return min(2 * min(rewards), max(rewards))

@@ -1,0 +1,144 @@
+"""Errors as answers: one shape, `{"error": {"code", "message", "hint"}}`, and nothing of the program's inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from headrace.core.errors import HeadraceError, InvalidInput, NotAllowed, Refused, Unavailable
+
+log = structlog.get_logger(__name__)
+
+RETRY_AFTER_S = 2
+
+
+class DeadlineOutOfRange(InvalidInput):
+    """The market would refuse the deadline."""
+
+    code = "DEADLINE_OUT_OF_RANGE"
+
+
+class PromptTooLong(InvalidInput):
+    """The prompt is longer than what is taken on its way."""
+
+    code = "PROMPT_TOO_LONG"
+    http_status = 413
+
+
+class PayloadTooLarge(InvalidInput):
+    """The body is larger than what is read."""
+
+    code = "PAYLOAD_TOO_LARGE"
+    http_status = 413
+
+
+class NoNodeForModel(Refused):
+    """No linked node offers the model, so nobody would answer."""
+
+    code = "NO_NODE_FOR_MODEL"
+
+
+class NotSettled(Refused):
+    """It can be had once the request's settlement is included."""
+
+    code = "NOT_SETTLED"
+
+
+class AlreadyAssigned(Refused):
+    """A release is only given for a request that no node was assigned to."""
+
+    code = "ALREADY_ASSIGNED"
+
+
+class SignInRequired(NotAllowed):
+    """A request without proof of who asks."""
+
+    code = "SIGN_IN_REQUIRED"
+    http_status = 401
+
+
+HINTS: Mapping[str, str] = {
+    "UNKNOWN_MODEL": "GET /v1/models lists the models that are registered.",
+    "DEADLINE_OUT_OF_RANGE": "GET /v1/network shows the shortest and the longest time that a request may be open.",
+    "PROMPT_TOO_LONG": "Shorten the prompt, or leave it off-chain with public = false.",
+    "PAYLOAD_TOO_LARGE": "Send less.",
+    "NO_NODE_FOR_MODEL": "GET /v1/nodes lists the nodes and what they offer; choose another model or try again later.",
+    "NOT_SETTLED": "GET /v1/requests/{id} shows how far it is; try again once it is settled.",
+    "ALREADY_ASSIGNED": "Cancel without a release: the escrow comes back after the grace period if nobody answers.",
+    "SIGN_IN_REQUIRED": "Send `Authorization: Headrace <account>:<validUntil>:<signature>`, signed as EIP-712 over "
+    "Access(account, relayer, validUntil).",
+    "SIGNATURE_MISMATCH": "Sign the EIP-712 type Access under the market's domain; GET /v1/network has its values.",
+    "NOT_FOUND": "Check the id, and that this relayer serves it.",
+    "CHAIN_UNAVAILABLE": "The relayer cannot reach its chain; try again shortly.",
+    "UNAVAILABLE": "Try again shortly.",
+}
+
+_CODES_BY_STATUS = {404: "NO_SUCH_PATH", 405: "METHOD_NOT_ALLOWED", 413: "PAYLOAD_TOO_LARGE", 415: "UNSUPPORTED_TYPE"}
+
+
+def answer(status: int, code: str, message: str, hint: str | None = None) -> JSONResponse:
+    """An error as a response."""
+    headers = {"Cache-Control": "no-store"}
+    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Headrace"
+    body = {"error": {"code": code, "message": message, "hint": HINTS.get(code, "") if hint is None else hint}}
+    return JSONResponse(body, status, headers)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every exception in the one shape."""
+
+    @app.exception_handler(HeadraceError)
+    async def on_refusal(request: Request, exc: HeadraceError) -> JSONResponse:
+        if isinstance(exc, Unavailable):
+            log.warning("api_unavailable", path=request.url.path, error=str(exc))
+            # The message may quote an endpoint's address, which is nobody's business.
+            return answer(exc.http_status, exc.code, "Something that is needed to answer does not answer itself.")
+        if exc.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(exc, Refused):
+            return _broken(request, exc)
+        return answer(exc.http_status, exc.code, _sentence(str(exc)))
+
+    @app.exception_handler(RequestValidationError)
+    async def on_invalid(_request: Request, exc: RequestValidationError) -> JSONResponse:
+        return answer(HTTPStatus.BAD_REQUEST, InvalidInput.code, _explain(exc.errors()), "See /openapi.json.")
+
+    @app.exception_handler(HTTPException)
+    async def on_http(request: Request, exc: HTTPException) -> JSONResponse:
+        code = _CODES_BY_STATUS.get(exc.status_code, "HTTP_ERROR")
+        message = f"{request.method} {request.url.path}: {HTTPStatus(exc.status_code).phrase.lower()}."
+        return answer(exc.status_code, code, message, "See /openapi.json for what there is.")
+
+    @app.exception_handler(Exception)
+    async def on_fault(request: Request, exc: Exception) -> JSONResponse:
+        return _broken(request, exc)
+
+
+def _broken(request: Request, exc: Exception) -> JSONResponse:
+    log.error("api_fault", path=request.url.path, exc_info=exc)
+    return answer(
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "INTERNAL",
+        "The relayer made a mistake; its operator finds it in the log.",
+        "Try again later; nothing is lost.",
+    )
+
+
+def _explain(errors: Sequence[Any]) -> str:
+    """The first thing that is wrong, as a sentence without the value (it may be a secret, or large)."""
+    first = errors[0]
+    place = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return _sentence(f"{place}: {message}")
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -1,0 +1,86 @@
+"""Payloads: the bytes behind a prompt hash or a result hash."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from headrace.api import schemas
+from headrace.api.auth import Caller
+from headrace.api.context import ApiContext
+from headrace.api.dependencies import Context, HashPath
+from headrace.api.errors import NotSettled, PayloadTooLarge
+from headrace.core.envelope import content_of, hash_payload
+from headrace.core.errors import InvalidInput, NotAllowed, NotFound
+from headrace.core.lifecycle import RequestState
+from headrace.core.types import Address, Hash32
+from headrace.ports import StoredRequest
+
+router = APIRouter(prefix="/v1/payloads", tags=["payloads"])
+
+_BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
+
+@router.put(
+    "/{payload_hash}",
+    summary="Hand in a payload",
+    status_code=201,
+    openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
+)
+async def put_payload(payload_hash: HashPath, request: Request, context: Context) -> schemas.PayloadView:
+    """Store the bytes of a prompt before the request that names their hash is sent. Safe to repeat."""
+    most = context.limits.payload_bytes
+    payload = bytearray()
+    async for chunk in request.stream():
+        payload += chunk
+        if len(payload) > most:
+            raise PayloadTooLarge(f"a payload may have at most {most} bytes")
+    content_of(bytes(payload))  # empty bytes and broken envelopes never become a prompt
+    got = hash_payload(bytes(payload))
+    if got != payload_hash:
+        raise InvalidInput(f"the bytes have the hash {got}, not {payload_hash}")
+    await context.store.put_payload(bytes(payload), context.clock.now_ms())
+    return schemas.PayloadView(payload_hash=payload_hash, payload_bytes=len(payload))
+
+
+@router.get(
+    "/{payload_hash}",
+    summary="Read a payload",
+    response_class=Response,
+    responses={200: {"content": _BYTES, "description": "The payload's bytes, envelope included."}},
+)
+async def get_payload(payload_hash: HashPath, context: Context, caller: Caller) -> Response:
+    """The bytes of a prompt, or of an answer once its settlement is included, for the requester and its node."""
+    requests = await context.store.requests_of_payload(payload_hash)
+    mine = [stored for stored in requests if await _may_read(context, stored, caller)]
+    if not mine:
+        # The same answer whether it exists or not: a hash is no reason to learn who asked what.
+        raise NotAllowed(
+            f"{caller} is neither requester nor assigned node of a request with the payload {payload_hash}"
+        )
+    is_open = any(stored.request.prompt_hash == payload_hash or _is_settled(stored, payload_hash) for stored in mine)
+    if not is_open and not await _is_author(context, mine, payload_hash, caller):
+        raise NotSettled("the answer can be read once its settlement is included")
+    payload = await context.store.payload(payload_hash)
+    if payload is None:
+        raise NotFound(f"the bytes of {payload_hash} were not handed in")
+    return Response(payload, media_type="application/octet-stream")
+
+
+async def _may_read(context: ApiContext, stored: StoredRequest, caller: Address) -> bool:
+    if stored.request.requester == caller:
+        return True
+    return caller in {each.assignment.node for each in await context.store.assignments(stored.request_id)}
+
+
+def _is_settled(stored: StoredRequest, payload_hash: Hash32) -> bool:
+    closed = stored.closed
+    return stored.state is RequestState.FULFILLED and closed is not None and closed["resultHash"] == payload_hash
+
+
+async def _is_author(context: ApiContext, mine: list[StoredRequest], payload_hash: Hash32, caller: Address) -> bool:
+    """A node may always read what it answered itself."""
+    for stored in mine:
+        result = await context.store.result(stored.request_id)
+        if result is not None and result.node == caller and result.result.result_hash == payload_hash:
+            return True
+    return False

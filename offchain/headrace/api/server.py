@@ -1,0 +1,71 @@
+"""Runs the application on a port until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from headrace.core.errors import ConfigurationError
+
+DRAIN_S = 10
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to whoever runs the whole process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(host: str, port: int, setting: str = "HEADRACE_RELAYER__API_PORT") -> socket.socket:
+    """A socket that listens.
+
+    Args:
+        host: an address of this machine.
+        port: 0 takes a free one.
+        setting: the variable to name when the port cannot be had.
+
+    Raises:
+        ConfigurationError: the port is in use, or the address is not this machine's.
+    """
+    listener = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1024)
+        listener.setblocking(False)
+    except OSError as exc:
+        if listener is not None:
+            listener.close()
+        if exc.errno == errno.EADDRINUSE:
+            raise ConfigurationError(
+                f"port {port} on {host} is in use: stop the program that has it, or set {setting} to another"
+            ) from exc
+        raise ConfigurationError(f"cannot listen on {host}:{port} ({exc.strerror or exc}): correct {setting}") from exc
+    return listener
+
+
+async def serve(app: FastAPI, listener: socket.socket) -> None:
+    """Serve until cancelled, then let calls that are running finish."""
+    config = uvicorn.Config(
+        app, lifespan="off", log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=DRAIN_S
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]), name="api")
+    try:
+        await asyncio.shield(serving)
+    except asyncio.CancelledError:
+        server.should_exit = True
+        await serving
+        raise
+    finally:
+        listener.close()

@@ -1,0 +1,132 @@
+"""The part of the `Store` port that the API uses, in memory, and a link to nodes that are set by hand."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.core.envelope import hash_payload
+from headrace.core.events import BlockRef
+from headrace.core.lifecycle import RequestState
+from headrace.core.tasks import LinkedNode
+from headrace.core.types import Address, Decision, Hash32
+from headrace.ports import (
+    StoredAssignment,
+    StoredCycle,
+    StoredIntent,
+    StoredRequest,
+    StoredResult,
+    StoredRound,
+    TimelineEntry,
+)
+
+
+class MemoryStore:
+    """Holds what tests put into its public attributes."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, BlockRef] = {}
+        self.all_requests: dict[Hash32, StoredRequest] = {}
+        self.entries: defaultdict[Hash32, list[TimelineEntry]] = defaultdict(list)
+        self.decisions: dict[Hash32, Decision] = {}
+        self.all_assignments: defaultdict[Hash32, list[StoredAssignment]] = defaultdict(list)
+        self.results: dict[Hash32, StoredResult] = {}
+        self.payloads: dict[Hash32, bytes] = {}
+        self.all_rounds: dict[int, StoredRound] = {}
+        self.all_cycles: defaultdict[int, list[StoredCycle]] = defaultdict(list)
+        self.all_leaves: defaultdict[int, list[Decision]] = defaultdict(list)
+        self.snapshots: dict[Hash32, bytes] = {}
+        self.intents: dict[Hash32, StoredIntent] = {}
+        self.failure: Exception | None = None
+
+    async def last_block(self) -> BlockRef | None:
+        if self.failure:
+            raise self.failure
+        return self.blocks[max(self.blocks)] if self.blocks else None
+
+    async def block(self, number: int) -> BlockRef | None:
+        return self.blocks.get(number)
+
+    async def request(self, request_id: Hash32) -> StoredRequest | None:
+        if self.failure:
+            raise self.failure
+        return self.all_requests.get(request_id)
+
+    async def requests(
+        self,
+        *,
+        states: Sequence[RequestState] | None = None,
+        requester: Address | None = None,
+        limit: int = 1000,
+        before_block: int | None = None,
+    ) -> list[StoredRequest]:
+        newest_first = sorted(self.all_requests.values(), key=lambda each: -each.block_number)
+        return [
+            each
+            for each in newest_first
+            if (states is None or each.state in states)
+            and (requester is None or each.request.requester == requester)
+            and (before_block is None or each.block_number < before_block)
+        ][:limit]
+
+    async def timeline(self, request_id: Hash32) -> list[TimelineEntry]:
+        return self.entries[request_id]
+
+    async def note(self, request_id: Hash32, at_ms: int, stage: str, detail: Mapping[str, Any]) -> None:
+        self.entries[request_id].append(TimelineEntry(at_ms, stage, detail))
+
+    async def last_decisions(self, request_ids: Sequence[Hash32]) -> dict[Hash32, Decision]:
+        return {each: self.decisions[each] for each in request_ids if each in self.decisions}
+
+    async def assignments(self, request_id: Hash32) -> list[StoredAssignment]:
+        return self.all_assignments[request_id]
+
+    async def result(self, request_id: Hash32) -> StoredResult | None:
+        return self.results.get(request_id)
+
+    async def put_payload(self, payload: bytes, at_ms: int) -> Hash32:
+        self.payloads[hash_payload(payload)] = payload
+        return hash_payload(payload)
+
+    async def payload(self, payload_hash: Hash32) -> bytes | None:
+        return self.payloads.get(payload_hash)
+
+    async def requests_of_payload(self, payload_hash: Hash32) -> list[StoredRequest]:
+        return [
+            each
+            for id_, each in self.all_requests.items()
+            if each.request.prompt_hash == payload_hash
+            or (id_ in self.results and self.results[id_].payload_hash == payload_hash)
+        ]
+
+    async def round(self, round_: int) -> StoredRound | None:
+        return self.all_rounds.get(round_)
+
+    async def rounds(self, *, limit: int = 100, before: int | None = None) -> list[StoredRound]:
+        found = [
+            each for number, each in sorted(self.all_rounds.items(), reverse=True) if not before or number < before
+        ]
+        return found[:limit]
+
+    async def cycles(self, round_: int) -> list[StoredCycle]:
+        return self.all_cycles[round_]
+
+    async def leaves(self, round_: int) -> list[Decision]:
+        return self.all_leaves[round_]
+
+    async def snapshot(self, snapshot_hash: Hash32) -> bytes | None:
+        return self.snapshots.get(snapshot_hash)
+
+    async def intent_of_transaction(self, transaction_hash: Hash32) -> StoredIntent | None:
+        return self.intents.get(transaction_hash)
+
+
+class FakeLink:
+    """Nodes that are linked."""
+
+    def __init__(self, *nodes: LinkedNode) -> None:
+        self.nodes = list(nodes)
+
+    def linked(self) -> Sequence[LinkedNode]:
+        return self.nodes

@@ -1,0 +1,104 @@
+"""Rounds: records, leaves with proofs that hold, snapshots byte for byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.core.merkle import is_proven, leaf_of
+from headrace.core.rounds import close_round, merge_decisions
+from headrace.core.scheduling import Anchor, CyclePlan, PlannedDecision
+from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Decision, DecisionKind, Reason
+from headrace.ports import StoredCycle, StoredRound
+from tests.api.conftest import NODE_SIGNER, RELAYER_SIGNER, Relayer, error_of
+
+SNAPSHOT = b'{"kind":"full"}'
+SNAPSHOT_HASH = "0x" + "5a" * 32
+POLICY_HASH = "0x" + "0c" * 32
+ANCHOR = Anchor(2, "0x" + "0d" * 32, 1_750_000_000)
+
+
+def decision(number: int, *, assigned: bool = False) -> Decision:
+    kind, reason = (
+        (DecisionKind.ASSIGNED, Reason.LOWEST_COST) if assigned else (DecisionKind.SKIPPED, Reason.NODES_TAKEN)
+    )
+    node = NODE_SIGNER.address if assigned else ZERO_ADDRESS
+    return Decision(f"0x{number:064x}", node, kind, reason, 10**13 if assigned else 0, 0)
+
+
+@pytest.fixture
+def round_(relayer: Relayer) -> StoredRound:
+    leaves = merge_decisions([[decision(3), decision(1, assigned=True), decision(2)]])
+    record = close_round(1, leaves, [SNAPSHOT_HASH], POLICY_HASH, ANCHOR)
+    stored = StoredRound(1, "recorded", 5, 1, record, POLICY_HASH, 3, "0x" + "7d" * 32)
+    plan = CyclePlan(tuple(PlannedDecision(each, 0, 0, ZERO_ADDRESS, 0) for each in leaves), 0)
+    relayer.store.all_rounds[1] = stored
+    relayer.store.all_cycles[1] = [StoredCycle(1, 0, SNAPSHOT_HASH, ANCHOR, 6, plan)]
+    relayer.store.all_leaves[1] = leaves
+    relayer.store.snapshots[SNAPSHOT_HASH] = SNAPSHOT
+    relayer.store.all_rounds[2] = StoredRound(2, "open", 9, 0, None, POLICY_HASH, 0, ZERO_HASH)
+    return stored
+
+
+@pytest.mark.usefixtures("round_")
+async def test_list_rounds__pages__newest_first(relayer: Relayer) -> None:
+    first = (await relayer.client.get("/v1/rounds?limit=1")).json()
+    assert [each["round"] for each in first["rounds"]] == [2]
+    assert first["rounds"][0]["record"] is None
+    second = (await relayer.client.get(f"/v1/rounds?limit=1&before={first['next_before']}")).json()
+    assert [each["round"] for each in second["rounds"]] == [1]
+    assert second["next_before"] is None
+
+
+async def test_get_round__recorded__has_record_and_cycles(relayer: Relayer, round_: StoredRound) -> None:
+    body = (await relayer.client.get("/v1/rounds/1")).json()
+    assert round_.record is not None
+    assert body["record"]["decisions_root"] == round_.record.decisions_root
+    assert (body["record"]["assigned"], body["record"]["skipped"]) == (1, 2)
+    assert body["relayer"] == RELAYER_SIGNER.address
+    assert body["recorded_block"] == 3
+    assert [each["snapshot_hash"] for each in body["cycles"]] == [SNAPSHOT_HASH]
+
+
+@pytest.mark.parametrize(("path", "status"), [("7", 404), ("0", 400), ("x", 400), (str(1 << 63), 400)])
+async def test_get_round__unknown_or_malformed__is_refused(relayer: Relayer, path: str, status: int) -> None:
+    error_of(await relayer.client.get(f"/v1/rounds/{path}"), status)
+
+
+async def test_list_decisions__of_one_request__come_with_proofs_that_hold(
+    relayer: Relayer, round_: StoredRound
+) -> None:
+    assert round_.record is not None
+    for number in (1, 2, 3):
+        wanted = decision(number, assigned=number == 1)
+        url = f"/v1/rounds/1/decisions?request_id={wanted.request_id}"
+        body = (await relayer.client.get(url)).json()
+        (leaf,) = body["leaves"]
+        root = round_.record.decisions_root
+        assert is_proven(root, leaf_of(wanted), leaf["index"], body["count"], leaf["proof"])
+
+
+@pytest.mark.usefixtures("round_")
+async def test_list_decisions__pages__in_their_order(relayer: Relayer) -> None:
+    first = (await relayer.client.get("/v1/rounds/1/decisions?limit=2")).json()
+    assert [each["index"] for each in first["leaves"]] == [0, 1]
+    assert [each["kind"] for each in first["leaves"]] == ["assigned", "skipped"]
+    rest = (await relayer.client.get(f"/v1/rounds/1/decisions?limit=2&offset={first['next_offset']}")).json()
+    assert [each["index"] for each in rest["leaves"]] == [2]
+    assert rest["next_offset"] is None
+
+
+@pytest.mark.usefixtures("round_")
+async def test_list_decisions__open_round_or_undecided_request__is_refused(relayer: Relayer) -> None:
+    assert error_of(await relayer.client.get("/v1/rounds/2/decisions"), 409)["code"] == "ROUND_OPEN"
+    error_of(await relayer.client.get("/v1/rounds/1/decisions?request_id=0x" + "99" * 32), 404)
+
+
+@pytest.mark.usefixtures("round_")
+async def test_get_snapshot__known__is_byte_for_byte_and_cacheable(relayer: Relayer) -> None:
+    response = await relayer.client.get(f"/v1/snapshots/{SNAPSHOT_HASH}")
+    assert response.content == SNAPSHOT
+    assert "immutable" in response.headers["Cache-Control"]
+
+
+async def test_get_snapshot__unknown__is_404(relayer: Relayer) -> None:
+    error_of(await relayer.client.get("/v1/snapshots/0x" + "99" * 32), 404)
