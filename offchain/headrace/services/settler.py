@@ -172,9 +172,15 @@ class Settler:
             for stored in sorted(await self._store.rounds(limit=100), key=lambda row: row.round):
                 if stored.state == "open" and stored.round in wanted:
                     records.append(await self._close(stored.round, stored.policy_hash))
-                elif stored.state == "closed" and stored.record is not None:
+                elif (
+                    stored.state == "closed" and stored.record is not None and not await self._is_recorded(stored.round)
+                ):
                     records.append(stored.record)
             return records
+
+    async def _is_recorded(self, round_: int) -> bool:
+        """Whether the chain has a record that the indexer has not reached yet."""
+        return await self._chain.recorded_at_s(self._signer.address, round_) != 0
 
     async def _rounds_due(self) -> set[int]:
         latest_ms = self._clock.now_ms() + self._settings.record_margin_ms

@@ -1,0 +1,161 @@
+"""The scheduling loop: what it stores before it acts, and what it does with the answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace.core import typed_data
+from headrace.core.errors import Unknown
+from headrace.core.scheduling import Policy, plan_cycle
+from headrace.core.snapshot import decode_snapshot, policy_hash
+from headrace.core.types import DecisionKind, Reason
+from tests.services.world import LEASE_MS, a_world
+
+
+async def test_step__one_request_and_one_node__is_assigned_and_accepted() -> None:
+    async with a_world() as world:
+        (id_,) = await world.post(world.request())
+        plan = await world.cycle()
+        assert plan is not None
+        assert [planned.decision.kind for planned in plan.decisions] == [DecisionKind.ASSIGNED]
+        (stored,) = await world.store.assignments(id_)
+        assert stored.state == "accepted"
+        assert await world.state(id_) == "computing"
+        digest = typed_data.digest(
+            typed_data.Domain(world.chain.chain_id, world.chain.market), typed_data.hash_assignment(stored.assignment)
+        )
+        assert typed_data.signer_of(digest, stored.signature) == world.signer.address
+
+
+async def test_step__a_cycle__stores_a_snapshot_that_replays_to_its_decisions() -> None:
+    async with a_world(nodes=2) as world:
+        await world.post(*[world.request(salt=salt) for salt in range(5)])
+        plan = await world.cycle()
+        (cycle,) = await world.store.cycles(1)
+        snapshot = await world.store.snapshot(cycle.snapshot_hash)
+        assert snapshot is not None
+        inputs = decode_snapshot(snapshot)
+        assert plan_cycle(inputs) == plan == cycle.plan
+        (round_,) = await world.store.rounds()
+        assert round_.policy_hash == policy_hash(Policy())
+
+
+async def test_step__nothing_new__stores_no_further_cycle() -> None:
+    async with a_world(nodes=0) as world:
+        (id_,) = await world.post(world.request())
+        assert await world.cycle() is not None
+        assert await world.cycle() is None
+        assert (await world.store.last_decisions([id_]))[id_].reason is Reason.NO_NODE_FOR_MODEL
+
+
+async def test_step__prompt_not_handed_in__waits_and_is_assigned_once_it_is() -> None:
+    async with a_world() as world:
+        (id_,) = await world.post(world.request(), prompt=None)
+        await world.cycle()
+        assert (await world.store.last_decisions([id_]))[id_].reason is Reason.PROMPT_MISSING
+        await world.post()
+        await world.cycle()
+        assert await world.state(id_) == "computing"
+
+
+async def test_step__node_refuses__another_node_is_tried_and_the_first_never_again() -> None:
+    async with a_world(nodes=2) as world:
+        (id_,) = await world.post(world.request())
+        for node in world.link.nodes.values():
+            node.answer = node.refuse
+        await world.cycle()
+        assert await world.state(id_) == "eligible"
+        await world.cycle()
+        tried = await world.store.assignments(id_)
+        assert [each.state for each in tried] == ["refused", "refused"]
+        assert {each.assignment.node for each in tried} == set(world.link.nodes)
+        await world.cycle()
+        assert (await world.store.last_decisions([id_]))[id_].reason is Reason.NODES_EXCLUDED
+
+
+async def test_step__retry__names_the_round_it_supersedes() -> None:
+    async with a_world(nodes=2) as world:
+        await world.post(world.request())
+        for node in world.link.nodes.values():
+            node.answer = node.refuse
+        await world.cycle()
+        await world.cycle()
+        decisions = [planned.decision for cycle in await world.store.cycles(1) for planned in cycle.plan.decisions]
+        assert [decision.supersedes_round for decision in decisions] == [0, 1]
+
+
+async def test_step__answer_is_lost__stays_open_and_is_sent_again_as_the_same_task() -> None:
+    async with a_world() as world:
+        (id_,) = await world.post(world.request())
+        (node,) = world.link.nodes.values()
+        node.answer = Unknown("the link broke")
+        await world.cycle()
+        assert await world.state(id_) == "assigned"
+        node.answer = None
+        await world.cycle()
+        assert await world.state(id_) == "computing"
+        assert len(node.tasks) == 2
+        assert node.tasks[0] == node.tasks[1]
+
+
+async def test_step__lease_ends_without_result__request_goes_back_and_the_metric_counts_it() -> None:
+    async with a_world() as world:
+        (id_,) = await world.post(world.request())
+        await world.cycle()
+        world.clock.advance(LEASE_MS - 1)
+        await world.cycle()
+        assert await world.state(id_) == "computing"
+        world.clock.advance(1)
+        await world.cycle()
+        assert await world.state(id_) == "eligible"
+        assert world.metrics.counts["headrace_assignments_total", "outcome=lease_expired"] == 1
+
+
+async def test_step__node_is_not_linked_any_more__request_goes_back_at_once() -> None:
+    async with a_world() as world:
+        (id_,) = await world.post(world.request())
+        (node,) = world.link.nodes.values()
+        node.answer = Unknown("the link broke")
+        await world.cycle()
+        world.link.nodes.clear()
+        await world.cycle()
+        assert await world.state(id_) == "eligible"
+
+
+async def test_step__accept_signed_by_another_key__counts_as_a_refusal() -> None:
+    async with a_world() as world:
+        (id_,) = await world.post(world.request())
+        (node,) = world.link.nodes.values()
+        node.answer = lambda task: replace(node.accept(task), signature=world.signer.sign_digest(bytes(32)))
+        await world.cycle()
+        (stored,) = await world.store.assignments(id_)
+        assert stored.state == "refused"
+        assert "accept is signed by" in stored.detail
+
+
+async def test_step__deadline_passed__is_too_late_once_and_left_alone_after() -> None:
+    async with a_world(nodes=0) as world:
+        request = world.request()
+        (id_,) = await world.post(request)
+        world.clock.advance((request.deadline_s + 1) * 1000 - world.clock.now_ms())
+        plan = await world.cycle()
+        assert plan is not None
+        assert plan.decisions[0].decision.kind is DecisionKind.TOO_LATE
+        assert await world.cycle() is None
+        assert await world.state(id_) == "eligible"
+
+
+async def test_step__inactive_or_left_node__gets_nothing() -> None:
+    async with a_world() as world:
+        (key,) = world.link.nodes
+        world.chain.facts[key] = replace(world.chain.facts[key], is_active=False)
+        (id_,) = await world.post(world.request())
+        await world.cycle()
+        assert (await world.store.last_decisions([id_]))[id_].reason is Reason.NO_NODE_FOR_MODEL
+
+
+async def test_step__request_of_another_relayer__is_never_scheduled() -> None:
+    async with a_world() as world:
+        (id_,) = await world.post(world.request(relayer="0x" + "99" * 20))
+        assert await world.cycle() is None
+        assert await world.state(id_) == "included"

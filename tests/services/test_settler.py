@@ -1,0 +1,241 @@
+"""Settling: rounds recorded with their batch, everything stored before it is sent, nothing paid twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from headrace.core.batching import BatchPolicy
+from headrace.core.errors import ChainUnavailable, Refused, Unknown
+from headrace.core.types import ItemStatus, Status
+from tests.services.world import a_world
+
+AT_ONCE = BatchPolicy(max_age_ms=0)
+
+
+async def test_step__ready_result__is_recorded_and_settled_in_one_block() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        (id_,) = await world.serve(world.request())
+        await world.settle()
+        assert await world.state(id_) == "fulfilled"
+        names = [event.name for event in world.chain.all_events()]
+        assert names == ["InferenceRequested", "RoundRecorded", "ResultFulfilled", "BatchSettled"]
+        round_ = await world.store.round(1)
+        assert round_ is not None
+        assert round_.state == "recorded"
+        assert await world.chain.statuses([id_]) == [Status.FULFILLED]
+
+
+async def test_step__batch_not_due__waits_for_more() -> None:
+    async with a_world(batching=BatchPolicy(max_items=2, max_age_ms=5_000)) as world:
+        (first,) = await world.serve(world.request(salt=1))
+        assert not await world.settler.step()
+        (second,) = await world.serve(world.request(salt=2))
+        await world.settle()
+        assert [await world.state(id_) for id_ in (first, second)] == ["fulfilled", "fulfilled"]
+
+
+async def test_step__two_results_of_a_node__are_signed_as_a_set() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        await world.serve(world.request(salt=1), world.request(salt=2))
+        await world.settle()
+        (node,) = world.link.nodes
+        assert world.link.set_requests == [(node, 1, 2)]
+
+
+async def test_step__node_signs_no_set__single_signatures_are_used() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        ids = await world.serve(world.request(salt=1), world.request(salt=2))
+        for node in world.link.nodes.values():
+            node.signs_sets = False
+        await world.settle()
+        assert [await world.state(id_) for id_ in ids] == ["fulfilled", "fulfilled"]
+
+
+async def test_step__every_broadcast__was_stored_before() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        await world.serve(world.request())
+        stored_at_send = []
+        send_raw = world.chain.send_raw
+
+        async def witness(raw: bytes) -> None:
+            intents = await world.store.open_intents()
+            stored_at_send.append(any(attempt.raw == raw for intent in intents for attempt in intent.attempts))
+            await send_raw(raw)
+
+        world.chain.send_raw = witness  # type: ignore[method-assign]
+        await world.settle()
+        assert stored_at_send == [True, True]
+
+
+async def test_step__answer_to_the_send_is_lost__nothing_is_sent_under_another_nonce() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        (id_,) = await world.serve(world.request())
+        world.chain.fail("send_raw", Unknown("timed out"), Unknown("timed out"))
+        await world.settle()
+        assert await world.state(id_) == "fulfilled"
+        assert len(world.chain.sent) == 2
+
+
+async def test_step__dropped_transaction__is_sent_again_byte_for_byte() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        (id_,) = await world.serve(world.request())
+        await world.settler.step()
+        world.chain.drop_pool()
+        world.clock.advance(10_000)
+        await world.settler.step()
+        assert world.chain.sent[:2] == world.chain.sent[2:]
+        await world.settle()
+        assert await world.state(id_) == "fulfilled"
+
+
+async def test_step__unfunded_relayer__keeps_the_intent_and_goes_on_later() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        (id_,) = await world.serve(world.request())
+        world.chain.fail("send_raw", *[Refused("insufficient funds for gas")] * 2)
+        await world.settler.step()
+        assert len(await world.store.open_intents()) == 2
+        assert await world.state(id_) == "settling"
+        world.clock.advance(10_000)
+        await world.settler.step()
+        await world.settle()
+        assert await world.state(id_) == "fulfilled"
+
+
+async def test_step__item_that_a_node_spoilt__goes_back_to_be_served_by_another() -> None:
+    async with a_world(nodes=2, batching=AT_ONCE) as world:
+        good, bad = await world.serve(world.request(salt=1), world.request(salt=2))
+        world.chain.item_statuses[bad] = ItemStatus.NODE_NOT_JOINED
+        await world.settle()
+        assert await world.state(good) == "fulfilled"
+        assert await world.state(bad) == "eligible"
+        del world.chain.item_statuses[bad]
+        await world.cycle()
+        second = (await world.store.assignments(bad))[-1]
+        node = world.link.nodes[second.assignment.node]
+        await world.aggregator.delivered(node.deliver(node.tasks[-1]))
+        await world.settle()
+        assert await world.state(bad) == "fulfilled"
+
+
+async def test_step__item_that_nothing_can_pay__is_set_aside_and_does_not_hold_up_others() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        good, late = await world.serve(world.request(salt=1), world.request(salt=2))
+        world.chain.item_statuses[late] = ItemStatus.LATE
+        await world.settle()
+        assert await world.state(good) == "fulfilled"
+        assert await world.state(late) == "signed"
+        assert not await world.settler.step()
+        assert "unpayable" in [entry.stage for entry in await world.store.timeline(late)]
+
+
+async def test_step__simulation_fails_as_a_whole__nothing_is_sent() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        (id_,) = await world.serve(world.request())
+        world.chain.reverts["submit_results"] = "MalformedSet(setIndex=0)"
+        assert not await world.settler.step()
+        assert world.chain.sent == []
+        assert await world.state(id_) == "signed"
+        world.chain.reverts.clear()
+        await world.settle()
+        assert await world.state(id_) == "fulfilled"
+
+
+async def test_step__deadline_nears_before_the_result__round_is_recorded_alone() -> None:
+    async with a_world() as world:
+        request = world.request()
+        (id_,) = await world.post(request)
+        await world.cycle()
+        assert not await world.settler.step()
+        world.clock.advance(request.deadline_s * 1000 - 5_000 - world.clock.now_ms())
+        await world.settle()
+        assert await world.chain.recorded_at_s(world.signer.address, 1) > 0
+        assert await world.state(id_) == "computing"
+
+
+async def test_step__result_in_grace_of_a_recorded_round__is_still_paid() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        request = world.request()
+        (id_,) = await world.post(request)
+        await world.cycle()
+        world.clock.advance(request.deadline_s * 1000 - 5_000 - world.clock.now_ms())
+        await world.settle()
+        world.clock.advance(60_000)
+        (node,) = world.link.nodes.values()
+        await world.aggregator.delivered(node.deliver(node.tasks[0]))
+        await world.settle()
+        assert await world.state(id_) == "fulfilled"
+
+
+async def test_step__reverted_batch__is_made_again() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        (id_,) = await world.serve(world.request())
+        await world.settler.step()
+        world.chain.reverts["submit_results"] = "EmptyBatch()"
+        world.clock.advance(1_000)
+        world.chain.mine()
+        await world.sender.confirm()
+        assert await world.state(id_) == "signed"
+        world.chain.reverts.clear()
+        for _ in range(3):
+            await world.settle()
+        assert await world.state(id_) == "fulfilled"
+
+
+async def test_step__reorg_drops_the_batch__it_is_settled_once_more_and_paid_once() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        (id_,) = await world.serve(world.request())
+        await world.settle()
+        world.chain.reorg(1)
+        await world.store.rewind_to(world.chain.all_blocks()[-2].number)
+        await world.index()
+        assert await world.state(id_) != "fulfilled"
+        world.clock.advance(10_000)
+        for _ in range(3):
+            await world.settle()
+        assert await world.state(id_) == "fulfilled"
+        paid = [event for event in world.chain.all_events() if event.name == "ResultFulfilled"]
+        assert len(paid) == 1
+
+
+async def test_run__rpc_fails__is_postponed() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        (id_,) = await world.serve(world.request())
+        world.chain.fail("simulate", ChainUnavailable("no answer"))
+        with pytest.raises(ChainUnavailable):
+            await world.settler.step()
+        await world.settle()
+        assert await world.state(id_) == "fulfilled"
+
+
+async def test_inline_result__asked_for_and_paid_for__is_published() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        calls = []
+        submit = world.chain.submit_results_call
+
+        def spy(relayer: str, sets: object) -> object:
+            calls.append(sets)
+            return submit(relayer, sets)  # type: ignore[arg-type]
+
+        world.chain.submit_results_call = spy  # type: ignore[assignment, method-assign]
+        await world.serve(world.request(inline_result=True))
+        await world.settle()
+        assert calls[-1][0].payloads == (b"Rayleigh scattering.",)  # type: ignore[index]
+
+
+async def test_inline_result__gas_budget_does_not_pay_for_it__goes_by_hash() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        calls = []
+        submit = world.chain.submit_results_call
+
+        def spy(relayer: str, sets: object) -> object:
+            calls.append(sets)
+            return submit(relayer, sets)  # type: ignore[arg-type]
+
+        world.chain.submit_results_call = spy  # type: ignore[assignment, method-assign]
+        gas = world.chain.terms.fixed_gas + world.chain.terms.item_gas
+        request = replace(world.request(inline_result=True), gas_budget_wei=gas * world.chain.gas.price_wei)
+        await world.serve(request)
+        await world.settle()
+        assert calls[-1][0].payloads == ()  # type: ignore[index]
