@@ -79,10 +79,11 @@ async def test_lists_are_oldest_first(journal: SqlNodeJournal) -> None:
     for request_id in ids[:3]:
         result = dataclasses.replace(RESULT, request_id=request_id)
         await journal.add_result(request_id, result, b"x", 1, 1, 9)
-    assert [entry.request_id for entry in await journal.undelivered(2)] == [ids[2], ids[1]]
+    assert [entry.request_id for entry in await journal.undelivered(RELAYER, 2)] == [ids[2], ids[1]]
     await journal.set_state(ids[2], TaskState.ACKNOWLEDGED, "", 10)
-    assert [entry.request_id for entry in await journal.undelivered(2)] == [ids[1], ids[0]]
+    assert [entry.request_id for entry in await journal.undelivered(RELAYER, 2)] == [ids[1], ids[0]]
     assert [entry.request_id for entry in await journal.accepted()] == [ids[4], ids[3]]
+    assert await journal.undelivered("0x" + "b2" * 20, 2) == []
 
 
 async def test_many_results_are_found_at_once(journal: SqlNodeJournal) -> None:

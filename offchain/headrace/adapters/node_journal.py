@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import (
     URL,
     Column,
+    ColumnElement,
     Integer,
     LargeBinary,
     MetaData,
@@ -28,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from headrace.core.errors import ConfigurationError, IllegalTransition
 from headrace.core.journal import JournalEntry, TaskState
-from headrace.core.types import Hash32, Result
+from headrace.core.types import Address, Hash32, Result
 
 _VARIABLES_PER_QUERY = 500
 
@@ -154,10 +155,10 @@ class SqlNodeJournal:
             await connection.execute(statement)
 
     async def accepted(self) -> list[JournalEntry]:
-        return await self._in_state(TaskState.ACCEPTED, None)
+        return await self._in_state(TaskState.ACCEPTED, _tasks.c.result_hash == "", None)
 
-    async def undelivered(self, limit: int) -> list[JournalEntry]:
-        return await self._in_state(TaskState.COMPUTED, limit)
+    async def undelivered(self, relayer: Address, limit: int) -> list[JournalEntry]:
+        return await self._in_state(TaskState.COMPUTED, _tasks.c.relayer == relayer, limit)
 
     async def results(self, request_ids: Sequence[Hash32]) -> dict[Hash32, Result]:
         found: dict[Hash32, Result] = {}
@@ -187,10 +188,10 @@ class SqlNodeJournal:
     async def close(self) -> None:
         await self._engine.dispose()
 
-    async def _in_state(self, state: TaskState, limit: int | None) -> list[JournalEntry]:
+    async def _in_state(self, state: TaskState, which: ColumnElement[bool], limit: int | None) -> list[JournalEntry]:
         statement = (
             select(_tasks)
-            .where(_tasks.c.state == state.value)
+            .where(_tasks.c.state == state.value, which)
             .order_by(_tasks.c.received_at_ms, _tasks.c.request_id)
             .limit(limit)
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from headrace.core.journal import JournalEntry, TaskState
-from headrace.core.types import Hash32, Result
+from headrace.core.types import Address, Hash32, Result
 
 
 class NodeJournal(Protocol):
@@ -42,8 +42,8 @@ class NodeJournal(Protocol):
         """Tasks that wait for their answer, oldest first."""
         ...
 
-    async def undelivered(self, limit: int) -> list[JournalEntry]:
-        """Answers that the relayer has not acknowledged, oldest first."""
+    async def undelivered(self, relayer: Address, limit: int) -> list[JournalEntry]:
+        """Answers that this relayer has not acknowledged, oldest first."""
         ...
 
     async def results(self, request_ids: Sequence[Hash32]) -> dict[Hash32, Result]:
