@@ -13,7 +13,7 @@ from headrace.core.errors import ChainUnavailable
 from headrace.core.requests import PackedRequest, request_id, unpack
 from headrace.core.scheduling import Offer
 from headrace.core.types import Lane, Price
-from tests.api.conftest import MODEL, NODE_SIGNER, REQUESTER_SIGNER, Relayer, error_of, linked_node
+from tests.api.world import MODEL, NODE_SIGNER, REQUESTER_SIGNER, Relayer, error_of, linked_node
 from tests.fakes import GWEI, MARKET, MODEL_ID, START_S, FakeSigner
 
 JSON = {"Content-Type": "application/json"}

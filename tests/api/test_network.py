@@ -12,7 +12,7 @@ import pytest
 from headrace.api import create_app
 from headrace.api.context import ApiLimits
 from headrace.core.errors import ChainUnavailable
-from tests.api.conftest import MODEL, REGISTRY, RELAYER_SIGNER, Relayer, error_of
+from tests.api.world import MODEL, REGISTRY, RELAYER_SIGNER, Relayer, error_of
 from tests.fakes import MARKET, SCHEDULE_LOG
 
 

@@ -12,7 +12,7 @@ import pytest
 from headrace.api import create_app
 from headrace.api.context import ApiLimits
 from headrace.core.errors import ChainUnavailable
-from tests.api.conftest import NODE_SIGNER, STRANGER_SIGNER, Relayer, error_of, linked_node
+from tests.api.world import NODE_SIGNER, STRANGER_SIGNER, Relayer, error_of, linked_node
 from tests.fakes import MODEL_ID, FakeSigner
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.api import schemas
-from tests.api.conftest import Relayer
+from tests.api.world import Relayer
 
 RESOURCES = [each for each in vars(schemas).values() if isinstance(each, type) and issubclass(each, schemas.Resource)]
 

@@ -9,7 +9,7 @@ import pytest
 from headrace.core.envelope import hash_payload, seal
 from headrace.core.lifecycle import RequestState
 from headrace.ports import StoredRequest
-from tests.api.conftest import NODE_SIGNER, RELAYER_SIGNER, REQUESTER_SIGNER, STRANGER_SIGNER, Relayer, error_of
+from tests.api.world import NODE_SIGNER, RELAYER_SIGNER, REQUESTER_SIGNER, STRANGER_SIGNER, Relayer, error_of
 from tests.fakes import FakeSigner, make_request
 
 PROMPT = seal(b"Why is the sky blue?", bytes(16))

@@ -12,7 +12,7 @@ from headrace.core.calls import cancel_with_release_data
 from headrace.core.lifecycle import RequestState
 from headrace.core.types import ZERO_ADDRESS, Decision, DecisionKind, Reason
 from headrace.ports import Call, StoredIntent, TimelineEntry
-from tests.api.conftest import (
+from tests.api.world import (
     NODE_SIGNER,
     RELAYER_SIGNER,
     REQUESTER_SIGNER,

@@ -9,7 +9,7 @@ from headrace.core.rounds import close_round, merge_decisions
 from headrace.core.scheduling import Anchor, CyclePlan, PlannedDecision
 from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Decision, DecisionKind, Reason
 from headrace.ports import StoredCycle, StoredRound
-from tests.api.conftest import NODE_SIGNER, RELAYER_SIGNER, Relayer, error_of
+from tests.api.world import NODE_SIGNER, RELAYER_SIGNER, Relayer, error_of
 
 SNAPSHOT = b'{"kind":"full"}'
 SNAPSHOT_HASH = "0x" + "5a" * 32

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.api import bind, create_app, serve
 from headrace.core.errors import ConfigurationError
-from tests.api.conftest import Relayer
+from tests.api.world import Relayer
 
 
 def test_bind__port_in_use__names_the_setting() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from headrace.core.calls import request_inference_data
 from headrace.core.envelope import SALT_BYTES, hash_payload, seal
 from headrace.core.errors import ChainUnavailable, InvalidInput
 from headrace.core.fees import charged_gas, charged_gas_price_wei, reward_wei
+from headrace.core.prompts import prompt_content
 from headrace.core.requests import request_id
 from headrace.core.types import ZERO_ADDRESS, Hash32, Lane, MarketTerms, Mode, Request
 from headrace.ports import Call, ModelFacts
@@ -35,6 +35,7 @@ class Draft:
 
     request: Request
     request_id: Hash32
+    payload: bytes
     call: Call
     warnings: tuple[str, ...]
 
@@ -90,7 +91,7 @@ class Drafter:
         call = Call(self._context.chain.market, data, request.escrow_wei)
         warnings = tuple(await self._warnings(request, min(rewards), terms))
         await self._context.store.put_payload(payload, self._context.clock.now_ms())
-        return Draft(request, id_, call, warnings)
+        return Draft(request, id_, payload, call, warnings)
 
     def _deadline_s(self, wanted: DraftRequest, terms: MarketTerms) -> int:
         now_s = self._context.clock.now_ms() // 1000
@@ -104,12 +105,8 @@ class Drafter:
         return deadline_s
 
     def _payload(self, wanted: DraftRequest, terms: MarketTerms) -> bytes:
-        try:
-            content = content_of_draft(wanted)
-        except UnicodeEncodeError as exc:
-            raise InvalidInput("the prompt holds characters that UTF-8 does not have") from exc
-        if content[:1] == b"\x01":
-            raise InvalidInput("a prompt must not begin with the character U+0001")
+        messages = [message.model_dump() for message in wanted.messages] if wanted.messages else None
+        content = prompt_content(wanted.prompt, messages, wanted.options())
         payload = content if wanted.public else seal(content, secrets.token_bytes(SALT_BYTES))
         most = terms.max_inline_prompt_bytes if wanted.public else self._context.limits.payload_bytes
         if len(payload) > most:
@@ -159,19 +156,6 @@ class Drafter:
                 "request waits in the bulk lane."
             )
         return warnings
-
-
-def content_of_draft(wanted: DraftRequest) -> bytes:
-    """The prompt's content: plain text, or an OpenAI chat body."""
-    options = {
-        name: value for name in ("temperature", "top_p", "seed", "stop") if (value := getattr(wanted, name)) is not None
-    }
-    if wanted.prompt is not None and not options:
-        return wanted.prompt.encode()
-    messages = [message.model_dump() for message in wanted.messages or []] or [
-        {"role": "user", "content": wanted.prompt}
-    ]
-    return json.dumps({"messages": messages, **options}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _amount(wanted: str, automatic: int) -> int:

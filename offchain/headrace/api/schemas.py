@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from headrace.api.dependencies import AddressText, HashText
 from headrace.core.lifecycle import RequestState
+from headrace.core.prompts import MAX_MESSAGES, MAX_STOP_CHARS, MAX_STOPS
 
 EXAMPLE_HASH = "0x5b1c8a0d4e6f7a2b3c9d8e7f60514233445566778899aabbccddeeff00112233"
 EXAMPLE_HASH_2 = "0xa0b1c2d3e4f5061728394a5b6c7d8e9f00112233445566778899aabbccddeeff"
@@ -18,6 +19,7 @@ EXAMPLE_NODE = "0x15d34aaf54267db7d7c367839aaf71a00a2c6a65"
 WeiText = Annotated[str, StringConstraints(pattern=r"^(0|[1-9]\d{0,77})$"), Field(examples=["1250000000000000"])]
 AmountText = Annotated[str, StringConstraints(pattern=r"^(0|[1-9]\d{0,24}|auto)$")]
 HexText = Annotated[str, StringConstraints(pattern=r"^0x([0-9a-f]{2})*$")]
+StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
 LaneName = Literal["realtime", "bulk"]
 
 
@@ -162,11 +164,11 @@ class DraftRequest(BaseModel):
     requester: AddressText = Field(description="The account that will send the transaction.")
     model: Annotated[str, StringConstraints(min_length=1, max_length=200)] = Field(description="A name or an id.")
     prompt: Annotated[str, StringConstraints(min_length=1)] | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1000)] | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] | None = None
-    stop: Annotated[list[str], Field(min_length=1, max_length=4)] | None = None
+    stop: Annotated[list[StopText], Field(min_length=1, max_length=MAX_STOPS)] | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] = 256
     lane: LaneName = "bulk"
     ttl_s: Annotated[int, Field(ge=1)] | None = None
@@ -191,6 +193,10 @@ class DraftRequest(BaseModel):
         if self.salt is not None and int(self.salt) >= 1 << 64:
             raise ValueError("salt must fit into 64 bits")
         return self
+
+    def options(self) -> dict[str, Any]:
+        """How the model shall answer, where that is said."""
+        return {name: getattr(self, name) for name in ("temperature", "top_p", "seed", "stop")}
 
 
 class ParamsView(Resource):
@@ -243,6 +249,7 @@ class DraftView(Resource):
     request_id: HashText = Field(examples=[EXAMPLE_HASH])
     params: ParamsView
     request: PackedView
+    payload: HexText = Field(description="The prompt's bytes as hashed, envelope included: check them before signing.")
     escrow_wei: WeiText = Field(description="The most that it can cost; what is not paid comes back as credit.")
     transaction: TransactionView
     warnings: list[str] = Field(description="What may keep it from being answered, one sentence each.")

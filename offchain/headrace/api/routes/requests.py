@@ -45,6 +45,7 @@ async def draft_request(wanted: schemas.DraftRequest, context: Context, facts: F
         request_id=draft.request_id,
         params=params_view(draft.request),
         request=packed_view(draft.request),
+        payload="0x" + draft.payload.hex(),
         escrow_wei=str(draft.request.escrow_wei),
         transaction=transaction_view(draft.call, context.chain.chain_id),
         warnings=list(draft.warnings),

@@ -1,0 +1,9 @@
+"""The Python client: submit, wait, verify."""
+
+from headrace.client.answers import Answer
+from headrace.client.client import HeadraceClient
+from headrace.client.drafts import Draft, Wanted
+from headrace.client.errors import ApiRefused, WaitEnded
+from headrace.client.sender import ChainSender, TransactionSender
+
+__all__ = ["Answer", "ApiRefused", "ChainSender", "Draft", "HeadraceClient", "TransactionSender", "WaitEnded", "Wanted"]

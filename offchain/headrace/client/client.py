@@ -1,0 +1,250 @@
+"""A requester's side of a request: draft, send, wait, verify, cancel."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from headrace.client.answers import Answer, ResultVerifier, answer_of, ref_of
+from headrace.client.drafts import Draft, Network, Wanted, checked_draft, packed_of
+from headrace.client.errors import ApiRefused, Untrue, WaitEnded
+from headrace.client.http import ApiCalls, Backoff
+from headrace.client.sender import TransactionSender
+from headrace.core import typed_data
+from headrace.core.calls import cancel_data, cancel_with_release_data
+from headrace.core.errors import Unavailable, UnknownModel
+from headrace.core.requests import request_id as id_of
+from headrace.core.requests import unpack
+from headrace.core.types import Hash32, Request
+from headrace.ports import Call, Clock, Signer
+
+ACCESS_S = 900
+TERMINAL = frozenset({"fulfilled", "expired", "cancelled"})
+
+OnView = Callable[[Mapping[str, Any]], None]
+
+
+class HeadraceClient:
+    """A client of one relayer.
+
+    Args:
+        api_url: of the relayer's API.
+        signer: the requester's key.
+        clock: the time.
+        chain_id: when given, a relayer of another chain is refused.
+        market: likewise for another market.
+        rng: for jitter.
+        sleep: how to wait.
+        backoff: how to wait between attempts.
+        poll_s: how often a request's timeline is read.
+    """
+
+    def __init__(
+        self,
+        api_url: str,
+        signer: Signer,
+        clock: Clock,
+        *,
+        chain_id: int | None = None,
+        market: str | None = None,
+        rng: random.Random | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        backoff: Backoff | None = None,
+        poll_s: float = 0.3,
+    ) -> None:
+        self._url = api_url
+        self._signer = signer
+        self._clock = clock
+        self._chain_id = chain_id
+        self._market = market
+        self._rng = rng or random.Random()
+        self._sleep = sleep
+        self._backoff = backoff or Backoff()
+        self._poll_s = poll_s
+        self._session: aiohttp.ClientSession | None = None
+        self._network: Network | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    # Before sending
+
+    async def network(self) -> Network:
+        """Where this relayer posts.
+
+        Raises:
+            Untrue: it is of another chain or market than this client was made for.
+        """
+        if self._network is None:
+            body = await self._calls.json("GET", "/v1/network")
+            try:
+                network = Network(
+                    chain_id=int(body["chain_id"]),
+                    market=str(body["contracts"]["inference_market"]),
+                    relayer=str(body["relayer"]),
+                    max_ttl_s=int(body["terms"]["max_ttl_s"]),
+                )
+            except (KeyError, TypeError, ValueError) as exc:
+                raise Untrue(f"what answers at {self._url} is not a Headrace relayer") from exc
+            if self._chain_id not in (None, network.chain_id):
+                raise Untrue(
+                    f"the relayer at {self._url} serves chain {network.chain_id}, and the RPC endpoint is of chain "
+                    f"{self._chain_id}: correct HEADRACE_CHAIN__RPC_URL or HEADRACE_REQUESTER__API_URL"
+                )
+            if self._market not in (None, network.market):
+                raise Untrue(f"the relayer at {self._url} serves the market {network.market}, not {self._market}")
+            self._network = network
+        return self._network
+
+    async def models(self) -> list[Mapping[str, Any]]:
+        """The registered models."""
+        models: list[Mapping[str, Any]] = await self._calls.json("GET", "/v1/models")
+        return models
+
+    async def draft(self, wanted: Wanted) -> Draft:
+        """Have a request drafted and its prompt stored, and check that the draft is what was asked.
+
+        Raises:
+            ApiRefused: the relayer refuses it; the message says what to do.
+            Untrue: the draft is something else.
+        """
+        network = await self.network()
+        body = await self._calls.json("POST", "/v1/requests/draft", body=wanted.body(self._signer.address))
+        model_id = await self._model_id(wanted.model)
+        return checked_draft(wanted, body, network, self._signer.address, model_id, self._clock.now_ms() // 1000)
+
+    async def send(self, draft: Draft, sender: TransactionSender) -> Hash32:
+        """Send a draft's transaction. A draft that is sent twice is refused by the market, never paid twice."""
+        return await sender.send(draft.call)
+
+    # After sending
+
+    async def view(self, request_id: Hash32) -> Mapping[str, Any]:
+        """A request with its timeline, as the relayer has it."""
+        view: Mapping[str, Any] = await self._calls.json("GET", f"/v1/requests/{request_id}")
+        return view
+
+    async def requests(self, *, limit: int = 20, state: str | None = None) -> list[Mapping[str, Any]]:
+        """This account's requests at the relayer, newest first."""
+        query = {"requester": self._signer.address, "limit": str(limit)}
+        if state is not None:
+            query["state"] = state
+        found: list[Mapping[str, Any]] = (await self._calls.json("GET", "/v1/requests", query=query))["requests"]
+        return found
+
+    async def wait(self, request_id: Hash32, timeout_s: float, on_view: OnView | None = None) -> Mapping[str, Any]:
+        """Follow a request until it is fulfilled, expired or cancelled.
+
+        Args:
+            request_id: of the request.
+            timeout_s: how long at most.
+            on_view: is called with each view that was read.
+
+        Raises:
+            WaitEnded: the time passed; the request goes on without anybody waiting.
+        """
+        end_ms = self._clock.now_ms() + round(timeout_s * 1000)
+        while self._clock.now_ms() < end_ms:
+            view = await self._view_if_known(request_id)
+            if view is not None:
+                if on_view is not None:
+                    on_view(view)
+                if view["state"] in TERMINAL:
+                    return view
+            # Around the mean, so that many who wait do not ask all at once.
+            await self._sleep(self._poll_s * self._rng.uniform(0.5, 1.5))
+        raise WaitEnded(
+            f"the request {request_id} was not settled within {timeout_s:g} seconds; "
+            f"it goes on: `headrace request show {request_id}`"
+        )
+
+    async def answer(self, request_id: Hash32, verifier: ResultVerifier | None = None) -> Answer:
+        """The answer to a settled request, checked against its settled hash and, when given, against the chain.
+
+        Raises:
+            ApiRefused: it is not settled yet.
+            Untrue: the bytes, or the market, say something else.
+        """
+        proof = await self._calls.json("GET", f"/v1/requests/{request_id}/result-proof")
+        try:
+            ref = ref_of(proof)
+        except (KeyError, TypeError, ValueError) as exc:
+            raise Untrue(f"the relayer's proof cannot be read: {exc}") from exc
+        payload = await self._calls.bytes(f"/v1/payloads/{ref.result_hash}", headers=await self._sign_in())
+        answer = answer_of(request_id, ref, payload, verified=verifier is not None)
+        if verifier is not None and not await verifier.verify_result(request_id, ref, payload):
+            raise Untrue("the market does not confirm this answer: it settled another, or none")
+        return answer
+
+    async def cancel(self, request_id: Hash32, sender: TransactionSender) -> tuple[Hash32, bool]:
+        """Cancel a request: at once on the relayer's release, or else with a refund after the grace period.
+
+        Returns:
+            The transaction's hash, and whether the refund comes at once.
+        """
+        network = await self.network()
+        request = await self._request(request_id, network)
+        try:
+            release = await self._calls.json(
+                "POST", f"/v1/requests/{request_id}/release", headers=await self._sign_in()
+            )
+            data = cancel_with_release_data(
+                request, int(release["valid_until_s"]), bytes.fromhex(str(release["signature"])[2:])
+            )
+            is_released = True
+        except (ApiRefused, Unavailable):
+            data, is_released = cancel_data(request), False
+        return await sender.send(Call(network.market, data)), is_released
+
+    # Inside
+
+    @property
+    def _calls(self) -> ApiCalls:
+        if self._session is None:
+            raise RuntimeError("a HeadraceClient is used in `async with`")
+        return ApiCalls(self._url, self._session, backoff=self._backoff, rng=self._rng, sleep=self._sleep)
+
+    async def _view_if_known(self, request_id: Hash32) -> Mapping[str, Any] | None:
+        """None while the relayer has not seen its block, or does not answer."""
+        try:
+            return await self.view(request_id)
+        except ApiRefused as exc:
+            if exc.code == "NOT_FOUND" or exc.http_status in (429, 503):
+                return None
+            raise
+        except Unavailable:
+            return None
+
+    async def _model_id(self, name_or_id: str) -> Hash32:
+        wanted = name_or_id.lower()
+        for model in reversed(await self.models()):
+            if wanted in (str(model["name"]).lower(), model["model_id"]):
+                return str(model["model_id"])
+        raise UnknownModel(f"no registered model is called {name_or_id!r}")
+
+    async def _request(self, request_id: Hash32, network: Network) -> Request:
+        view = await self.view(request_id)
+        request = unpack(packed_of(view["request"]))
+        if id_of(request, network.chain_id, network.market) != request_id:
+            raise Untrue(f"the relayer shows another request under {request_id}")
+        return request
+
+    async def _sign_in(self) -> dict[str, str]:
+        network = await self.network()
+        account, until_s = self._signer.address, self._clock.now_ms() // 1000 + ACCESS_S
+        domain = typed_data.Domain(network.chain_id, network.market)
+        struct_hash = typed_data.hash_access(account, network.relayer, until_s)
+        signature = self._signer.sign_digest(typed_data.digest(domain, struct_hash))
+        return {"Authorization": f"Headrace {account}:{until_s}:0x{signature.hex()}"}

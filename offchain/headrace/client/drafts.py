@@ -1,0 +1,147 @@
+"""What is asked for, and the check that a relayer drafted just that. Nobody signs what a server made up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.client.errors import Untrue
+from headrace.core.calls import request_inference_data
+from headrace.core.envelope import content_of, hash_payload
+from headrace.core.errors import InvalidInput
+from headrace.core.prompts import prompt_content
+from headrace.core.requests import PackedRequest, request_id, unpack
+from headrace.core.types import ZERO_ADDRESS, Address, Hash32, Lane, Mode, Request
+from headrace.ports import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked for. None of an amount leaves it to the relayer's draft, within `max_escrow_wei`."""
+
+    model: str
+    prompt: str | None = None
+    messages: tuple[Mapping[str, str], ...] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] | None = None
+    max_output_tokens: int = 256
+    lane: Lane = Lane.BULK
+    ttl_s: int | None = None
+    deadline_s: int | None = None
+    max_reward_wei: int | None = None
+    gas_budget_wei: int | None = None
+    priority_fee_wei: int | None = None
+    max_escrow_wei: int | None = None
+    public: bool = False
+
+    def body(self, requester: Address) -> dict[str, Any]:
+        """As the API takes it."""
+        amounts = {
+            name: "auto" if getattr(self, name) is None else str(getattr(self, name))
+            for name in ("max_reward_wei", "gas_budget_wei", "priority_fee_wei")
+        }
+        optional = {
+            "prompt": self.prompt,
+            "messages": [dict(message) for message in self.messages] if self.messages else None,
+            **self.options(),
+            "ttl_s": self.ttl_s,
+            "deadline_s": self.deadline_s,
+        }
+        return {
+            "requester": requester,
+            "model": self.model,
+            "max_output_tokens": self.max_output_tokens,
+            "lane": "realtime" if self.lane is Lane.REALTIME else "bulk",
+            "public": self.public,
+            **amounts,
+            **{name: value for name, value in optional.items() if value is not None},
+        }
+
+    def options(self) -> dict[str, Any]:
+        """How the model shall answer, where that is said."""
+        stop = list(self.stop) if self.stop is not None else None
+        return {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed, "stop": stop}
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What a client must know of where it posts."""
+
+    chain_id: int
+    market: Address
+    relayer: Address
+    max_ttl_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A checked request that is ready to be sent."""
+
+    request: Request
+    request_id: Hash32
+    call: Call
+    warnings: tuple[str, ...]
+
+
+def checked_draft(
+    wanted: Wanted, body: Mapping[str, Any], network: Network, requester: Address, model_id: Hash32, now_s: int
+) -> Draft:
+    """A draft that says what was asked, with call data made here.
+
+    Raises:
+        Untrue: it says something else; the message names the field.
+    """
+    try:
+        request = unpack(packed_of(body["request"]))
+        payload = bytes.fromhex(body["payload"][2:])
+        messages = list(wanted.messages) if wanted.messages else None
+        if content_of(payload) != prompt_content(wanted.prompt, messages, wanted.options()):
+            raise Untrue("the relayer drafted another prompt than was asked")
+    except (InvalidInput, KeyError, TypeError, ValueError) as exc:
+        raise Untrue(f"the relayer's draft cannot be read: {exc}") from exc
+    expected: dict[str, object] = {
+        "requester": requester,
+        "relayer": network.relayer,
+        "model_id": model_id,
+        "prompt_hash": hash_payload(payload),
+        "prompt_bytes": len(payload),
+        "max_output_tokens": wanted.max_output_tokens,
+        "callback_gas": 0,
+        "lane": wanted.lane,
+        "inline_result": wanted.public,
+        "mode": Mode.SIGNATURE,
+        "verifier": ZERO_ADDRESS,
+    }
+    amounts = ("max_reward_wei", "gas_budget_wei", "priority_fee_wei")
+    expected |= {name: getattr(wanted, name) for name in amounts if getattr(wanted, name) is not None}
+    if wanted.deadline_s is not None:
+        expected["deadline_s"] = wanted.deadline_s
+    for name, value in expected.items():
+        if getattr(request, name) != value:
+            raise Untrue(f"the relayer drafted {name} = {getattr(request, name)}, and {value} was asked")
+    if not now_s <= request.deadline_s <= now_s + network.max_ttl_s:
+        raise Untrue(f"the relayer drafted the deadline {request.deadline_s}, and it is {now_s} now")
+    if wanted.max_escrow_wei is not None and request.escrow_wei > wanted.max_escrow_wei:
+        raise Untrue(
+            f"the request would escrow {request.escrow_wei} wei, more than the {wanted.max_escrow_wei} that it may: "
+            "raise --max-escrow, or lower --max-tokens"
+        )
+    call = Call(network.market, request_inference_data(request, payload if wanted.public else b""), request.escrow_wei)
+    id_ = request_id(request, network.chain_id, network.market)
+    return Draft(request, id_, call, tuple(str(each) for each in body.get("warnings", ())))
+
+
+def packed_of(words: Mapping[str, Any]) -> PackedRequest:
+    """A request's seven words from the API's form."""
+    return PackedRequest(
+        requester=words["requester"],
+        relayer=words["relayer"],
+        model_id=bytes.fromhex(words["model_id"][2:]),
+        prompt_hash=bytes.fromhex(words["prompt_hash"][2:]),
+        amounts=int(words["amounts"]),
+        terms=int(words["terms"]),
+        verifier=words["verifier"],
+    )

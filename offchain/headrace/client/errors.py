@@ -1,0 +1,26 @@
+"""What a client meets beyond the errors that all parts share."""
+
+from __future__ import annotations
+
+from headrace.core.errors import HeadraceError, Refused
+
+
+class ApiRefused(Refused):
+    """The relayer's API refused; `code` and `http_status` are its own."""
+
+    def __init__(self, code: str, message: str, hint: str, http_status: int) -> None:
+        super().__init__(f"{message} {hint}".strip())
+        self.code = code
+        self.http_status = http_status
+
+
+class WaitEnded(HeadraceError):
+    """Waiting ended before the request did. Nothing is lost: it can be waited for again."""
+
+    code = "WAIT_ENDED"
+
+
+class Untrue(HeadraceError):
+    """What the relayer said does not hold against what was asked, its hash, or the chain."""
+
+    code = "UNTRUE"

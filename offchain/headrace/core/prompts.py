@@ -1,0 +1,41 @@
+"""The content of a prompt as requesters make it: plain text, or an OpenAI chat body."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.core.errors import InvalidInput
+
+MAX_MESSAGES = 256
+MAX_STOPS = 4
+MAX_STOP_CHARS = 256
+
+
+def prompt_content(
+    prompt: str | None, messages: Sequence[Mapping[str, str]] | None, options: Mapping[str, Any]
+) -> bytes:
+    """The bytes of a prompt. Equal arguments give equal bytes, so that both ends can hash them.
+
+    Args:
+        prompt: plain text, or None.
+        messages: of a chat, or None.
+        options: temperature, top_p, seed, stop; they make a chat out of plain text.
+
+    Raises:
+        InvalidInput: it is empty, or text that has no UTF-8 form or starts as an envelope does.
+    """
+    given = {name: options[name] for name in sorted(options) if options[name] is not None}
+    chat = list(messages) if messages else [{"role": "user", "content": prompt}]
+    try:
+        if prompt is not None and not given:
+            content = prompt.encode()
+        else:
+            body = {"messages": [dict(message) for message in chat], **given}
+            content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as exc:
+        raise InvalidInput("the prompt holds characters that UTF-8 does not have") from exc
+    if not content or content[:1] == b"\x01":
+        raise InvalidInput("a prompt must not be empty or begin with the character U+0001")
+    return content
