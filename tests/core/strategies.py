@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from headrace.core.scheduling import Anchor, CycleInputs, NodeView, Offer, Policy, WaitingRequest
@@ -110,28 +112,50 @@ terms = st.builds(
 quotes = st.builds(GasQuote, base_fee_wei=st.integers(0, 100 * GWEI), tip_wei=st.integers(0, 4 * GWEI))
 
 
+# What may stand in a request's or a node's way: at most one thing for most, or nothing would ever be assigned.
+_REQUEST_OBSTACLES: tuple[dict[str, Any], ...] = (
+    *[{}] * 8,
+    {"max_reward_wei": 0},
+    {"max_reward_wei": 10**12},
+    {"gas_budget_wei": 10**14},
+    {"prompt_available": False},
+    {"assignments": 3},
+    {"deadline_s": NOW_S},
+)
+_NODE_OBSTACLES: tuple[dict[str, Any], ...] = (
+    *[{}] * 8,
+    {"offers": ()},
+    {"free_memory_mb": 1},
+    {"max_in_flight": 0},
+    {"settled_count": 9},
+    {"joined_at_s": NOW_S - 86_399},
+    {"heartbeat_at_ms": NOW_MS - 15_001},
+)
+
+
 @st.composite
 def waiting_requests(draw: st.DrawFn, number: int, lane: Lane | None = None) -> WaitingRequest:
     name = draw(st.sampled_from(MODELS))
-    return WaitingRequest(
-        request_id=hash_number(number),
-        model_id=model_id(name),
-        model_name=name,
-        lane=draw(st.sampled_from(Lane)) if lane is None else lane,
-        priority_fee_wei=draw(st.integers(0, 3)) * 10**16,
-        included_at_s=NOW_S - draw(st.integers(-2, 3)),
-        deadline_s=NOW_S + draw(st.integers(-2, 40)),
-        prompt_bytes=draw(st.integers(1, 5000)),
-        max_output_tokens=draw(st.integers(1, 3000)),
-        required_memory_mb=draw(st.integers(0, 4)),
-        batchable=draw(st.booleans()),
-        max_reward_wei=draw(st.sampled_from([0, 10**12, 2**80 - 1])),
-        gas_budget_wei=draw(st.sampled_from([10**14, 2**80 - 1])),
-        prompt_available=draw(st.sampled_from([True, True, True, False])),
-        assignments=draw(st.sampled_from([0, 0, 0, 2, 3])),
-        excluded_nodes=tuple(sorted(draw(st.sets(st.integers(1, 6), max_size=2).map(_addresses)))),
-        supersedes_round=draw(st.sampled_from([0, 11])),
-    )
+    fields: dict[str, Any] = {
+        "request_id": hash_number(number),
+        "model_id": model_id(name),
+        "model_name": name,
+        "lane": draw(st.sampled_from(Lane)) if lane is None else lane,
+        "priority_fee_wei": draw(st.integers(0, 3)) * 10**16,
+        "included_at_s": NOW_S - draw(st.integers(-2, 3)),
+        "deadline_s": NOW_S + draw(st.integers(1, 40)),
+        "prompt_bytes": draw(st.integers(1, 5000)),
+        "max_output_tokens": draw(st.integers(1, 3000)),
+        "required_memory_mb": draw(st.integers(0, 4)),
+        "batchable": draw(st.booleans()),
+        "max_reward_wei": 2**80 - 1,
+        "gas_budget_wei": 2**80 - 1,
+        "prompt_available": True,
+        "assignments": draw(st.integers(0, 2)),
+        "excluded_nodes": tuple(sorted(draw(st.sets(st.integers(1, 6), max_size=2).map(_addresses)))),
+        "supersedes_round": draw(st.integers(0, 11)),
+    }
+    return WaitingRequest(**fields | draw(st.sampled_from(_REQUEST_OBSTACLES)))
 
 
 def unrestrained(request: WaitingRequest) -> dict[str, object]:
@@ -147,39 +171,39 @@ def unrestrained(request: WaitingRequest) -> dict[str, object]:
 
 @st.composite
 def node_views(draw: st.DrawFn, number: int) -> NodeView:
-    return NodeView(
-        node=address_number(number),
-        offers=tuple(
-            Offer(model_id(name), name, Price(draw(st.integers(0, 10**12)), draw(st.integers(0, 10**12))))
-            for name in draw(st.lists(st.sampled_from(MODELS), unique=True))
-        ),
-        free_memory_mb=draw(st.integers(0, 4)),
-        in_flight=draw(st.integers(0, 3)),
-        max_in_flight=draw(st.integers(0, 4)),
-        avg_latency_ms=draw(st.sampled_from([100, 200, 5000])),
-        settled_count=draw(st.sampled_from([0, 9, 10, 10**6])),
-        joined_at_s=NOW_S - draw(st.sampled_from([0, 86_399, 86_400, 10**6])),
-        heartbeat_at_ms=NOW_MS - draw(st.sampled_from([-50, 0, 15_000, 15_001])),
-        heartbeat=draw(st.sampled_from(["{}", '{"region":"Zürich"}', '"\\\u2028\u0007'])),
-        heartbeat_signature="0x" + "11" * 65,
-    )
+    prices = st.builds(Price, st.integers(0, 10**12), st.integers(0, 10**12))
+    missing = draw(st.sampled_from((None, None, *MODELS)))
+    fields: dict[str, Any] = {
+        "node": address_number(number),
+        "offers": tuple(Offer(model_id(name), name, draw(prices)) for name in MODELS if name != missing),
+        "free_memory_mb": draw(st.integers(2, 5)),
+        "in_flight": draw(st.integers(0, 3)),
+        "max_in_flight": draw(st.integers(3, 5)),
+        "avg_latency_ms": draw(st.sampled_from([100, 200, 5000])),
+        "settled_count": draw(st.sampled_from([10, 10**6])),
+        "joined_at_s": NOW_S - draw(st.sampled_from([86_400, 10**6])),
+        "heartbeat_at_ms": NOW_MS - draw(st.sampled_from([-50, 0, 14_000])),
+        "heartbeat": draw(st.sampled_from(["{}", '{"region":"Zürich"}', '"\\\u2028\u0007'])),
+        "heartbeat_signature": "0x" + "11" * 65,
+    }
+    return NodeView(**fields | draw(st.sampled_from(_NODE_OBSTACLES)))
 
 
 policies = st.builds(
     Policy,
-    realtime_capacity=st.sampled_from([0, 1, 3, 200]),
-    bulk_capacity=st.sampled_from([0, 1, 3, 1000]),
+    realtime_capacity=st.sampled_from([200, 200, 3, 1, 0]),
+    bulk_capacity=st.sampled_from([1000, 1000, 3, 1, 0]),
     realtime_streak=st.sampled_from([0, 1, 2, 20]),
     realtime_fee_floor_wei=st.sampled_from([0, 10**16]),
-    max_assignments=st.sampled_from([1, 3]),
+    max_assignments=st.sampled_from([3, 3, 1]),
     expected_batch_size=st.integers(1, 8),
 )
 
 
 @st.composite
 def cycle_inputs(draw: st.DrawFn, max_requests: int = 8, max_nodes: int = 6, lane: Lane | None = None) -> CycleInputs:
-    numbers = sorted(draw(st.sets(st.integers(1, 99), max_size=max_requests)))
-    nodes = sorted(draw(st.sets(st.integers(1, 9), max_size=max_nodes)))
+    numbers = sorted(draw(st.sets(st.integers(1, 99), min_size=draw(st.integers(0, 3)), max_size=max_requests)))
+    nodes = sorted(draw(st.sets(st.integers(1, 9), min_size=draw(st.integers(0, 3)), max_size=max_nodes)))
     return CycleInputs(
         chain_id=31337,
         market="0x" + "aa" * 20,
