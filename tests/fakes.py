@@ -362,6 +362,11 @@ class FakeChain:
         self._enter("block")
         return self._blocks[number].ref if 0 <= number < len(self._blocks) - self.lag else None
 
+    async def blocks(self, from_block: int, to_block: int) -> list[BlockRef]:
+        self._enter("blocks")
+        visible = self._blocks[: len(self._blocks) - self.lag]
+        return [block.ref for block in visible[from_block : to_block + 1]]
+
     async def events(self, from_block: int, to_block: int) -> list[ChainEvent]:
         self._enter("events")
         visible = self._blocks[: len(self._blocks) - self.lag]

@@ -180,6 +180,10 @@ class Chain(Protocol):
         """The block at a height of the canonical chain."""
         ...
 
+    async def blocks(self, from_block: int, to_block: int) -> list[BlockRef]:
+        """The blocks of a closed range, in order; fewer when the chain ends before it."""
+        ...
+
     async def events(self, from_block: int, to_block: int) -> list[ChainEvent]:
         """Decoded logs of Headrace's contracts in a closed range, in order."""
         ...
@@ -427,7 +431,8 @@ class Store(Protocol):
         ...
 
     async def expirable(self, before_s: int, limit: int) -> list[StoredRequest]:
-        """Requests that are not closed and whose effective deadline is before `before_s`."""
+        """Requests of this relayer, or of anyone, that are on the chain, not closed, and whose effective deadline is
+        before `before_s`."""
         ...
 
     async def move(self, request_id: Hash32, cause: Cause, at_ms: int, detail: Mapping[str, Any]) -> RequestState:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.adapters.abi_codec import request_from_event
 from headrace.adapters.sql.book import RequestBook
 from headrace.adapters.sql.rows import row_of_request
 from headrace.core.events import BlockRef, ChainEvent
 from headrace.core.lifecycle import TERMINAL, Cause, RequestState
-from headrace.core.requests import PackedRequest, unpack
-from headrace.core.types import ZERO_ADDRESS, Address, Request, Status
+from headrace.core.types import ZERO_ADDRESS, Address, Status
 
 REQUEST_EVENTS = frozenset(
     {"InferenceRequested", "PriorityFeeRaised", "CancelAnnounced", "ResultFulfilled", "RequestClosed"}
@@ -81,26 +81,10 @@ def reconcile(book: RequestBook, request_id: str, life: Life, blocks: Mapping[in
     _close(book, request_id, life)
 
 
-def request_of_event(event: ChainEvent) -> Request:
-    """The request that an `InferenceRequested` event posts."""
-    struct = event.args["request"]
-    return unpack(
-        PackedRequest(
-            requester=struct["requester"],
-            relayer=struct["relayer"],
-            model_id=bytes.fromhex(struct["modelId"][2:]),
-            prompt_hash=bytes.fromhex(struct["promptHash"][2:]),
-            amounts=struct["amounts"],
-            terms=struct["terms"],
-            verifier=struct["verifier"],
-        )
-    )
-
-
 def _enter(
     book: RequestBook, request_id: str, event: ChainEvent, blocks: Mapping[int, BlockRef], relayer: Address
 ) -> None:
-    request = request_of_event(event)
+    request = request_from_event(event.args)
     row = {
         "request_id": request_id,
         "servable": request.relayer in (ZERO_ADDRESS, relayer),

@@ -1,0 +1,211 @@
+"""Calls, results, events and errors of the contracts, by the ABIs that `ape run export_abi` writes into `abi/`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+from eth_abi.abi import decode, encode
+from eth_abi.exceptions import DecodingError
+from eth_utils.crypto import keccak
+
+from headrace.core.events import ChainEvent
+from headrace.core.requests import PackedRequest, unpack
+from headrace.core.types import ZERO_HASH, Address, Hash32, Request
+
+# What the compiler itself reverts with.
+_BUILT_IN = (
+    {"type": "error", "name": "Error", "inputs": [{"name": "reason", "type": "string"}]},
+    {"type": "error", "name": "Panic", "inputs": [{"name": "code", "type": "uint256"}]},
+)
+CONTRACTS = ("InferenceMarket", "StakeManager", "ScheduleLog", "ModelRegistry")
+
+
+class _Signature(NamedTuple):
+    """An ABI entry, ready for use."""
+
+    name: str
+    inputs: tuple[Mapping[str, Any], ...]
+    types: tuple[str, ...]
+    outputs: tuple[Mapping[str, Any], ...]
+
+    @property
+    def hash(self) -> bytes:
+        return keccak(text=f"{self.name}({','.join(self.types)})")
+
+
+class ContractAbi:
+    """Encodes calls of one contract and decodes what they return."""
+
+    def __init__(self, name: str) -> None:
+        self._functions = {each.name: each for each in _entries(load_abi(name), "function")}
+
+    def call(self, function: str, *values: Any) -> bytes:
+        """The data of a call. Structs are tuples, bytes are bytes."""
+        entry = self._functions[function]
+        return entry.hash[:4] + encode(entry.types, values)
+
+    def result(self, function: str, data: bytes) -> list[Any]:
+        """What a call returned, in the conventions of `ChainEvent.args`."""
+        outputs = self._functions[function].outputs
+        return _plain_all(outputs, decode([type_of(output) for output in outputs], data))
+
+
+class EventDecoder:
+    """Decodes logs of contracts at known addresses; other logs are nobody's."""
+
+    def __init__(self, addresses: Mapping[str, Address]) -> None:
+        """
+        Args:
+            addresses: by contract name.
+        """
+        self.addresses = tuple(address.lower() for address in addresses.values())
+        self._events: dict[tuple[Address, str], _Event] = {}
+        for name, address in addresses.items():
+            for entry in load_abi(name):
+                if entry["type"] == "event" and not entry["anonymous"]:
+                    event = _Event(entry)
+                    self._events[address.lower(), event.topic] = event
+
+    @property
+    def topics(self) -> set[Hash32]:
+        """The first topics of all events."""
+        return {topic for _, topic in self._events}
+
+    def decode(self, log: Mapping[str, Any]) -> ChainEvent | None:
+        """Decode a log as JSON-RPC gives it. Simulated logs belong to no block."""
+        address = log["address"].lower()
+        event = self._events.get((address, log["topics"][0])) if log["topics"] else None
+        if event is None:
+            return None
+        return ChainEvent(
+            block_number=int(log.get("blockNumber") or "0x0", 16),
+            block_hash=log.get("blockHash") or ZERO_HASH,
+            transaction_hash=log.get("transactionHash") or ZERO_HASH,
+            log_index=int(log.get("logIndex") or "0x0", 16),
+            contract=address,
+            name=event.name,
+            args=event.args(log["topics"], log["data"]),
+        )
+
+    def decode_all(self, logs: Iterable[Mapping[str, Any]]) -> list[ChainEvent]:
+        """Decode those logs that are the contracts'."""
+        return [event for log in logs if (event := self.decode(log)) is not None]
+
+
+class ErrorDecoder:
+    """Words what a contract reverted with."""
+
+    def __init__(self, names: Iterable[str] = CONTRACTS) -> None:
+        entries = [*_BUILT_IN, *(entry for name in names for entry in load_abi(name))]
+        self._errors = {entry.hash[:4]: entry for entry in _entries(entries, "error")}
+
+    def decode(self, data: bytes) -> str:
+        """`Name(field=value, …)`, or the data itself when no contract has such an error."""
+        entry = self._errors.get(data[:4])
+        if entry is None:
+            return "0x" + data.hex() if data else "reverted without a reason"
+        try:
+            values = _plain_all(entry.inputs, decode(entry.types, data[4:]))
+        except DecodingError:
+            return "0x" + data.hex()
+        fields = (f"{given['name']}={value}" for given, value in zip(entry.inputs, values, strict=True))
+        return f"{entry.name}({', '.join(fields)})"
+
+
+def request_from_event(args: Mapping[str, Any]) -> Request:
+    """The request in the arguments of an `InferenceRequested` event."""
+    struct = args["request"]
+    return unpack(
+        PackedRequest(
+            requester=struct["requester"],
+            relayer=struct["relayer"],
+            model_id=bytes.fromhex(struct["modelId"][2:]),
+            prompt_hash=bytes.fromhex(struct["promptHash"][2:]),
+            amounts=struct["amounts"],
+            terms=struct["terms"],
+            verifier=struct["verifier"],
+        )
+    )
+
+
+@cache
+def load_abi(name: str) -> tuple[Mapping[str, Any], ...]:
+    """The exported ABI of a contract."""
+    text = (resources.files("headrace.adapters") / "abi" / f"{name}.json").read_text(encoding="utf-8")
+    return tuple(json.loads(text)["abi"])
+
+
+def type_of(given: Mapping[str, Any]) -> str:
+    """The canonical type of an input, output or component."""
+    kind: str = given["type"]
+    if not kind.startswith("tuple"):
+        return kind
+    return f"({','.join(type_of(component) for component in given['components'])}){kind.removeprefix('tuple')}"
+
+
+class _Event:
+    """How the topics and data of one event are read."""
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self.name: str = entry["name"]
+        inputs = entry["inputs"]
+        self.topic = "0x" + keccak(text=f"{self.name}({','.join(type_of(given) for given in inputs)})").hex()
+        self._names = [given["name"] for given in inputs]
+        self._indexed = [given for given in inputs if given["indexed"]]
+        self._data = [given for given in inputs if not given["indexed"]]
+        self._data_types = [type_of(given) for given in self._data]
+
+    def args(self, topics: Sequence[str], data: str) -> dict[str, Any]:
+        values = {}
+        for given, topic in zip(self._indexed, topics[1:], strict=True):
+            values[given["name"]] = _topic_value(given["type"], topic)
+        decoded = decode(self._data_types, bytes.fromhex(data[2:]))
+        for given, value in zip(self._data, decoded, strict=True):
+            values[given["name"]] = _plain(given, given["type"], value)
+        return {name: values[name] for name in self._names}
+
+
+def _topic_value(kind: str, topic: str) -> Any:
+    if kind == "address":
+        return "0x" + topic[-40:].lower()
+    if kind.startswith("uint"):
+        return int(topic, 16)
+    if kind == "bytes32":
+        return topic.lower()
+    return _plain({}, kind, decode([kind], bytes.fromhex(topic[2:]))[0])
+
+
+def _entries(entries: Iterable[Mapping[str, Any]], kind: str) -> list[_Signature]:
+    return [
+        _Signature(
+            entry["name"],
+            tuple(entry["inputs"]),
+            tuple(type_of(given) for given in entry["inputs"]),
+            tuple(entry.get("outputs", ())),
+        )
+        for entry in entries
+        if entry["type"] == kind
+    ]
+
+
+def _plain_all(kinds: Sequence[Mapping[str, Any]], values: Sequence[Any]) -> list[Any]:
+    return [_plain(given, given["type"], value) for given, value in zip(kinds, values, strict=True)]
+
+
+def _plain(given: Mapping[str, Any], kind: str, value: Any) -> Any:
+    """A decoded value in the conventions of `ChainEvent.args`."""
+    if kind.endswith("]"):
+        item = kind[: kind.rindex("[")]
+        return [_plain(given, item, each) for each in value]
+    if kind == "tuple":
+        components = given["components"]
+        return {part["name"]: _plain(part, part["type"], each) for part, each in zip(components, value, strict=True)}
+    if kind == "address":
+        return value.lower()
+    if kind.startswith("bytes"):
+        return "0x" + value.hex()
+    return value

@@ -1,0 +1,74 @@
+"""Where a chain's contracts are: the file that `ape run deploy` writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.adapters.abi_codec import CONTRACTS
+from headrace.core.errors import ConfigurationError
+from headrace.core.types import Address, Hash32
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DeployedContract:
+    """A contract on a chain."""
+
+    address: Address
+    block: int
+    code_hash: Hash32
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """The contracts of a chain, by name, and the models registered with them, name → id."""
+
+    chain_id: int
+    contracts: Mapping[str, DeployedContract]
+    models: Mapping[str, Hash32]
+
+    @property
+    def first_block(self) -> int:
+        """The block before which there is nothing to index."""
+        return min(contract.block for contract in self.contracts.values())
+
+    def address_of(self, contract: str) -> Address:
+        """Where a contract is."""
+        return self.contracts[contract].address
+
+
+def load_deployment(folder: Path, chain_id: int) -> Deployment:
+    """Read `<folder>/<chain_id>.json`.
+
+    Raises:
+        ConfigurationError: it is missing, of another chain, or cannot be read; the message says what to do.
+    """
+    path = folder / f"{chain_id}.json"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"nothing is deployed on chain {chain_id}: {path} is missing; run `ape run deploy` for that chain"
+        ) from None
+    try:
+        data = json.loads(text)
+        if data["schema"] != SCHEMA:
+            raise ConfigurationError(f"{path} is of schema {data['schema']}, not {SCHEMA}; run `ape run deploy` again")
+        if data["chain_id"] != chain_id:
+            raise ConfigurationError(f"{path} is of chain {data['chain_id']}, not {chain_id}")
+        return Deployment(
+            chain_id=chain_id,
+            contracts={name: _contract(data["contracts"][name]) for name in CONTRACTS},
+            models={model["name"]: model["model_id"] for model in data["models"]},
+        )
+    except (ValueError, KeyError, TypeError) as exc:
+        raise ConfigurationError(f"{path} is not a deployment file ({exc!r}); run `ape run deploy` again") from exc
+
+
+def _contract(entry: Mapping[str, Any]) -> DeployedContract:
+    return DeployedContract(entry["address"].lower(), entry["block"], entry["code_hash"].lower())

@@ -1,0 +1,63 @@
+"""The `Chain` port over JSON-RPC, with web3.py's providers underneath."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from eth_utils.crypto import keccak
+
+from headrace.adapters.deployment import load_deployment
+from headrace.adapters.json_rpc import connect_http
+from headrace.adapters.web3_part import answered, hex_of
+from headrace.adapters.web3_reading import ChainReader
+from headrace.adapters.web3_sending import ChainSender
+from headrace.core.errors import ConfigurationError
+
+
+class Web3Chain(ChainReader, ChainSender):
+    """A chain with Headrace's contracts on it."""
+
+    @classmethod
+    async def connect(cls, url: str, deployments: Path, *, timeout_s: float = 10.0) -> Web3Chain:
+        """Open a connection, find the deployment of the chain that answers, and check that it is there.
+
+        Raises:
+            ChainUnavailable: nothing answers at the URL.
+            ConfigurationError: nothing is deployed on its chain, or something else than the file says.
+        """
+        rpc = await connect_http(url, timeout_s)
+        try:
+            chain_id = int(await answered(rpc, "eth_chainId"), 16)
+            chain = cls(rpc, load_deployment(deployments, chain_id))
+            await chain.check()
+        except BaseException:
+            await rpc.close()
+            raise
+        return chain
+
+    async def check(self) -> None:
+        """Check that the node is of the deployment's chain, with its contracts' very code on it.
+
+        Raises:
+            ConfigurationError: it is not; the message says what to do.
+        """
+        chain_id = int(await self._ask("eth_chainId"), 16)
+        if chain_id != self.chain_id:
+            raise ConfigurationError(
+                f"{self._rpc.endpoint} is a node of chain {chain_id}, but the deployment is of chain {self.chain_id}"
+            )
+        for name, contract in self._deployment.contracts.items():
+            code = bytes.fromhex((await self._ask("eth_getCode", contract.address, "latest"))[2:])
+            if not code:
+                raise ConfigurationError(
+                    f"there is no {name} at {contract.address} on chain {chain_id}: run `ape run deploy` for that chain"
+                )
+            if hex_of(keccak(code)) != contract.code_hash:
+                raise ConfigurationError(
+                    f"the code at {contract.address} on chain {chain_id} is not the {name} of the deployment file: "
+                    "run `ape run deploy` for that chain"
+                )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._rpc.close()

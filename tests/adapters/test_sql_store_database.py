@@ -1,0 +1,117 @@
+"""The store's file: migrations, durability settings, one writer, readers that are not in its way."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, inspect, text
+
+from headrace.adapters.sql.database import Database, downgrade, upgrade
+from headrace.adapters.sql.store import SqlStore
+from headrace.adapters.sql.tables import metadata
+from headrace.core.errors import ConfigurationError, InvalidInput
+from tests.adapters.steps import NOW_MS, follow, post
+from tests.fakes import RELAYER, FakeChain, FakeClock
+
+
+def url_of(folder: Path) -> str:
+    return f"sqlite+aiosqlite:///{folder / 'relayer.db'}"
+
+
+async def test_migrations__give_the_tables_and_take_them_back() -> None:
+    database = await Database.open("sqlite+aiosqlite://")
+    try:
+        async with database.write() as connection:
+            assert await connection.run_sync(_differences) == []
+            await connection.run_sync(downgrade)
+            assert await connection.run_sync(_table_names) == {"alembic_version"}
+            await connection.run_sync(upgrade)
+            assert await connection.run_sync(_differences) == []
+    finally:
+        await database.close()
+
+
+async def test_open__again__finds_what_was_stored(tmp_path: Path, clock: FakeClock, chain: FakeChain) -> None:
+    first = await SqlStore.open(url_of(tmp_path), clock)
+    id_ = await post(first, chain)
+    before = await first.request(id_)
+    await first.close()
+    second = await SqlStore.open(url_of(tmp_path), clock)
+    try:
+        assert await second.request(id_) == before
+        assert await second.last_block() == chain.all_blocks()[-1]
+    finally:
+        await second.close()
+
+
+async def test_open__file_of_a_newer_version__says_so(tmp_path: Path, clock: FakeClock) -> None:
+    database = await Database.open(url_of(tmp_path))
+    async with database.write() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    await database.close()
+    with pytest.raises(ConfigurationError, match="another version of Headrace"):
+        await SqlStore.open(url_of(tmp_path), clock)
+
+
+async def test_open__folder_that_is_not_there__says_so(tmp_path: Path, clock: FakeClock) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be opened"):
+        await SqlStore.open(url_of(tmp_path / "missing"), clock)
+
+
+async def test_file__is_durable_and_checked(tmp_path: Path) -> None:
+    database = await Database.open(url_of(tmp_path))
+    try:
+        async with database.read() as connection:
+            pragmas = [
+                (await connection.execute(text(f"PRAGMA {name}"))).scalar()
+                for name in ("journal_mode", "synchronous", "foreign_keys")
+            ]
+        assert pragmas == ["wal", 2, 1]
+    finally:
+        await database.close()
+
+
+async def test_write__fails__leaves_nothing_behind(store: SqlStore, chain: FakeChain) -> None:
+    await follow(store, chain)
+    good = chain.mine()
+    chain.mine()
+    bad = chain.mine()
+    with pytest.raises(InvalidInput):
+        await store.add_blocks([good, bad], [], RELAYER)
+    last = await store.last_block()
+    assert last is not None and last.number == 0
+
+
+async def test_readers__during_a_write__see_the_state_before(tmp_path: Path) -> None:
+    database = await Database.open(url_of(tmp_path))
+    count = text("SELECT count(*) FROM payloads")
+    try:
+        async with database.write() as writer:
+            await writer.execute(text("INSERT INTO payloads VALUES ('0x01', x'00', 1)"))
+            async with database.read() as reader:
+                assert (await reader.execute(count)).scalar() == 0
+        async with database.read() as reader:
+            assert (await reader.execute(count)).scalar() == 1
+    finally:
+        await database.close()
+
+
+async def test_writers__at_once__take_turns(tmp_path: Path, clock: FakeClock) -> None:
+    store = await SqlStore.open(url_of(tmp_path), clock)
+    try:
+        hashes = await asyncio.gather(*(store.put_payload(bytes([n]), NOW_MS) for n in range(30)))
+        assert await store.present_payloads(hashes) == set(hashes)
+    finally:
+        await store.close()
+
+
+def _differences(connection: Connection) -> list[object]:
+    return list(compare_metadata(MigrationContext.configure(connection), metadata))
+
+
+def _table_names(connection: Connection) -> set[str]:
+    return set(inspect(connection).get_table_names())
