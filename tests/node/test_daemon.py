@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -18,8 +19,8 @@ from headrace.core.errors import (
     Unavailable,
     Unknown,
 )
-from headrace.core.journal import TaskState
-from headrace.core.link_messages import heartbeat_digest
+from headrace.core.journal import JournalEntry, TaskState
+from headrace.core.link_messages import RejectionCode, heartbeat_digest
 from headrace.core.tasks import Accept, Refusal, RefusalReason, Task
 from headrace.core.typed_data import digest, hash_accept, hash_result, hash_result_set, require_signer
 from headrace.core.types import Result
@@ -224,6 +225,33 @@ async def test_what_was_accepted_is_computed_after_a_restart(world: World) -> No
         async with world.node():
             assert (await world.delivered()).result.request_id == task.assignment.request_id
     assert len(world.backend.calls) == 2
+
+
+async def test_a_task_whose_link_broke_before_it_began_is_begun_when_it_comes_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task()
+    async with world.serving() as link, world.node() as node:
+        await world.linked()
+        written = asyncio.Event()
+        put = node.journal.put
+
+        async def put_and_hang(entry: JournalEntry) -> None:
+            await put(entry)
+            written.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(node.journal, "put", put_and_hang)
+            waiting = asyncio.ensure_future(link.dispatch(task, DEADLINE_S))
+            await asyncio.wait_for(written.wait(), DEADLINE_S)
+            link._links[NODE].end(RejectionCode.SILENT, "cut by the test")
+            with pytest.raises(Unknown):
+                await waiting
+        await world.linked()
+        assert isinstance(await link.dispatch(task, DEADLINE_S), Accept)
+        await world.delivered()
+    assert len(world.backend.calls) == 1
 
 
 async def test_an_answer_is_sent_again_until_it_is_stored(world: World) -> None:
@@ -496,18 +524,19 @@ async def test_a_dispatch_whose_link_breaks_is_unknown(world: World) -> None:
     async with world.serving() as link, world.node() as node:
         await world.linked()
         # The node sits on the task: it cannot write it down.
-        async with node.journal._engine.connect():
-            waiting = asyncio.ensure_future(link.dispatch(make_task(), DEADLINE_S))
-            await world.bell.until(lambda: _asked(link))
+        release = threading.Event()
+        node.journal._thread.submit(release.wait, DEADLINE_S)
+        waiting = asyncio.ensure_future(link.dispatch(make_task(), DEADLINE_S))
+        try:
+            with pytest.raises(Unknown, match="did not answer"):
+                await link.dispatch(make_task(), 0.02)
             node.running.cancel()
             with pytest.raises(Unknown, match="broke before it answered"):
                 await waiting
             with pytest.raises(Unavailable, match="is not linked"):
                 await link.dispatch(make_task(), DEADLINE_S)
-
-
-def _asked(link: Any) -> bool:
-    return any(waiting.answers._waiting for waiting in link._links.values())
+        finally:
+            release.set()
 
 
 @pytest.mark.parametrize(

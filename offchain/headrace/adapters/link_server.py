@@ -7,6 +7,7 @@ can make grow has a bound: connections, frames, their rate, what waits for it an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -415,18 +416,16 @@ class _Link:
     async def _read(self, group: asyncio.TaskGroup) -> NoReturn:
         loop = asyncio.get_running_loop()
         while True:
-            try:
-                async with asyncio.timeout_at(self._silent_at_s):
-                    message = await receive(self._socket)
-            except TimeoutError:
-                raise _Close(
-                    RejectionCode.SILENT, f"no heartbeat came for {self._server.heartbeat_timeout_s:g} s"
-                ) from None
-            received_at_s = loop.time()
+            message = None
+            # A frame that is there already is read without a wait, so the time is looked at as well.
+            if loop.time() < self._silent_at_s:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(self._silent_at_s):
+                        message = await receive(self._socket)
+            if message is None:
+                raise _Close(RejectionCode.SILENT, f"no heartbeat came for {self._server.heartbeat_timeout_s:g} s")
             await self._frames.admit()
             await self._take(message, group)
-            # While its frames are not read, the node is not silent.
-            self._silent_at_s += loop.time() - received_at_s
 
     async def _take(self, message: NodeMessage, group: asyncio.TaskGroup) -> None:
         match message:
@@ -439,7 +438,10 @@ class _Link:
             case SetSignature():
                 self.signatures.answer(message.set_hash, message)
             case DeliveryMessage() | GaveUp():
+                waits_since_s = asyncio.get_running_loop().time()
                 await self._slots.acquire()
+                # It is the relayer that is slow here: meanwhile the node is not silent.
+                self._silent_at_s += asyncio.get_running_loop().time() - waits_since_s
                 work = self._deliver(message) if isinstance(message, DeliveryMessage) else self._gave_up(message)
                 group.create_task(work).add_done_callback(lambda _: self._slots.release())
             case Hello():

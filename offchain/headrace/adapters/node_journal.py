@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     URL,
     Column,
     ColumnElement,
+    Connection,
+    Engine,
     Integer,
     LargeBinary,
     MetaData,
     Row,
     String,
     Table,
+    create_engine,
     delete,
     event,
     or_,
@@ -25,13 +29,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DatabaseError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import StaticPool
 
 from headrace.core.errors import ConfigurationError, IllegalTransition
 from headrace.core.journal import JournalEntry, TaskState
 from headrace.core.types import Address, Hash32, Result
 
 _VARIABLES_PER_QUERY = 500
+_T = TypeVar("_T")
 
 _metadata = MetaData()
 _tasks = Table(
@@ -57,16 +62,18 @@ _tasks = Table(
 class SqlNodeJournal:
     """A journal that one process has to itself: a second one on the same file could sign other results.
 
-    Use it as `async with SqlNodeJournal(path) as journal`, or call `open` and `close`.
+    Use it as `async with SqlNodeJournal(path) as journal`, or call `open` and `close`. A call that is cancelled is not
+    torn: its transaction, once begun, is finished in the journal's own thread.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         # One connection: SQLite has one writer, and the lock below is the connection's.
-        self._engine: AsyncEngine = create_async_engine(
-            URL.create("sqlite+aiosqlite", database=str(path)), pool_size=1, max_overflow=0
+        self._engine: Engine = create_engine(
+            URL.create("sqlite", database=str(path)), poolclass=StaticPool, connect_args={"check_same_thread": False}
         )
-        event.listen(self._engine.sync_engine, "connect", _configure)
+        event.listen(self._engine, "connect", _configure)
 
     async def open(self) -> None:
         """Take the file, and make it if it is missing.
@@ -76,10 +83,7 @@ class SqlNodeJournal:
         """
         try:
             await asyncio.to_thread(self._path.parent.mkdir, parents=True, exist_ok=True)
-            async with self._engine.begin() as connection:
-                await connection.run_sync(_metadata.create_all)
-                # Reading does not lock the file; the first write does, and keeps it.
-                await connection.execute(update(_tasks).where(_tasks.c.request_id == "").values(detail=""))
+            await self._transact(_take_file)
         except (OSError, DatabaseError) as exc:
             await self.close()
             reason = str(getattr(exc, "orig", exc))
@@ -97,9 +101,11 @@ class SqlNodeJournal:
         await self.close()
 
     async def entry(self, request_id: Hash32) -> JournalEntry | None:
-        async with self._engine.connect() as connection:
-            row = (await connection.execute(select(_tasks).where(_tasks.c.request_id == request_id))).first()
-        return None if row is None else _entry(row)
+        def read(connection: Connection) -> JournalEntry | None:
+            row = connection.execute(select(_tasks).where(_tasks.c.request_id == request_id)).first()
+            return None if row is None else _entry(row)
+
+        return await self._transact(read)
 
     async def put(self, entry: JournalEntry) -> None:
         fields = {
@@ -116,9 +122,12 @@ class SqlNodeJournal:
             .values(request_id=entry.request_id, **fields)
             .on_conflict_do_update(index_elements=[_tasks.c.request_id], set_=fields, where=_tasks.c.result_hash == "")
         )
-        async with self._engine.begin() as connection:
-            if (await connection.execute(statement)).rowcount != 1:
+
+        def write(connection: Connection) -> None:
+            if connection.execute(statement).rowcount != 1:
                 raise IllegalTransition(f"there is a result of {entry.request_id} already")
+
+        await self._transact(write)
 
     async def add_result(
         self, request_id: Hash32, result: Result, payload: bytes, output_tokens: int, compute_ms: int, at_ms: int
@@ -139,11 +148,13 @@ class SqlNodeJournal:
                 changed_at_ms=at_ms,
             )
         )
-        async with self._engine.begin() as connection:
-            if (await connection.execute(statement)).rowcount != 1:
+
+        def write(connection: Connection) -> JournalEntry:
+            if connection.execute(statement).rowcount != 1:
                 raise IllegalTransition(f"{request_id} is not waiting for a result of round {result.round}")
-            row = (await connection.execute(select(_tasks).where(of_request))).one()
-        return _entry(row)
+            return _entry(connection.execute(select(_tasks).where(of_request)).one())
+
+        return await self._transact(write)
 
     async def set_state(self, request_id: Hash32, state: TaskState, detail: str, at_ms: int) -> None:
         statement = (
@@ -151,8 +162,7 @@ class SqlNodeJournal:
             .where(_tasks.c.request_id == request_id)
             .values(state=state.value, detail=detail, changed_at_ms=at_ms)
         )
-        async with self._engine.begin() as connection:
-            await connection.execute(statement)
+        await self._transact(lambda connection: connection.execute(statement).close())
 
     async def accepted(self) -> list[JournalEntry]:
         return await self._in_state(TaskState.ACCEPTED, _tasks.c.result_hash == "", None)
@@ -161,32 +171,32 @@ class SqlNodeJournal:
         return await self._in_state(TaskState.COMPUTED, _tasks.c.relayer == relayer, limit)
 
     async def results(self, request_ids: Sequence[Hash32]) -> dict[Hash32, Result]:
-        found: dict[Hash32, Result] = {}
-        async with self._engine.connect() as connection:
+        def read(connection: Connection) -> dict[Hash32, Result]:
+            found: dict[Hash32, Result] = {}
             for start in range(0, len(request_ids), _VARIABLES_PER_QUERY):
                 some = request_ids[start : start + _VARIABLES_PER_QUERY]
                 statement = select(_tasks).where(_tasks.c.request_id.in_(some), _tasks.c.result_hash != "")
-                for row in await connection.execute(statement):
-                    entry = _entry(row)
-                    if entry.result is not None:
-                        found[entry.request_id] = entry.result
-        return found
+                found |= {row.request_id: _result(row) for row in connection.execute(statement)}
+            return found
+
+        return await self._transact(read)
 
     async def prune(self, before_ms: int) -> int:
         is_old = _tasks.c.changed_at_ms < before_ms
         finished = (TaskState.REFUSED.value, TaskState.ACKNOWLEDGED.value, TaskState.FAILED.value)
+        is_done = _tasks.c.state.in_(finished)
         has_bulk = or_(_tasks.c.task != "", _tasks.c.payload != b"")
-        async with self._engine.begin() as connection:
-            dropped = await connection.execute(
-                delete(_tasks).where(is_old, _tasks.c.state.in_(finished), _tasks.c.result_hash == "")
-            )
-            emptied = await connection.execute(
-                update(_tasks).where(is_old, _tasks.c.state.in_(finished), has_bulk).values(task="", payload=b"")
-            )
-        return dropped.rowcount + emptied.rowcount
+
+        def write(connection: Connection) -> int:
+            dropped = connection.execute(delete(_tasks).where(is_old, is_done, _tasks.c.result_hash == ""))
+            emptied = connection.execute(update(_tasks).where(is_old, is_done, has_bulk).values(task="", payload=b""))
+            return dropped.rowcount + emptied.rowcount
+
+        return await self._transact(write)
 
     async def close(self) -> None:
-        await self._engine.dispose()
+        await asyncio.to_thread(self._thread.shutdown)
+        await asyncio.to_thread(self._engine.dispose)
 
     async def _in_state(self, state: TaskState, which: ColumnElement[bool], limit: int | None) -> list[JournalEntry]:
         statement = (
@@ -195,8 +205,22 @@ class SqlNodeJournal:
             .order_by(_tasks.c.received_at_ms, _tasks.c.request_id)
             .limit(limit)
         )
-        async with self._engine.connect() as connection:
-            return [_entry(row) for row in await connection.execute(statement)]
+        return await self._transact(lambda connection: [_entry(row) for row in connection.execute(statement)])
+
+    async def _transact(self, work: Callable[[Connection], _T]) -> _T:
+        """Run work in one transaction, in the journal's thread."""
+
+        def run() -> _T:
+            with self._engine.begin() as connection:
+                return work(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
+
+
+def _take_file(connection: Connection) -> None:
+    _metadata.create_all(connection)
+    # Reading does not lock the file; the first write does, and keeps it.
+    connection.execute(update(_tasks).where(_tasks.c.request_id == "").values(detail=""))
 
 
 def _configure(connection: Any, _record: object) -> None:
@@ -208,16 +232,13 @@ def _configure(connection: Any, _record: object) -> None:
 
 
 def _entry(row: Row[Any]) -> JournalEntry:
-    result = None
-    if row.result_hash:
-        result = Result(row.request_id, row.result_hash, int(row.reward_wei), row.relayer, row.round)
     return JournalEntry(
         request_id=row.request_id,
         round=row.round,
         state=TaskState(row.state),
         task=row.task,
         accept_signature=row.accept_signature,
-        result=result,
+        result=_result(row) if row.result_hash else None,
         payload=row.payload,
         output_tokens=row.output_tokens,
         compute_ms=row.compute_ms,
@@ -225,3 +246,7 @@ def _entry(row: Row[Any]) -> JournalEntry:
         received_at_ms=row.received_at_ms,
         changed_at_ms=row.changed_at_ms,
     )
+
+
+def _result(row: Row[Any]) -> Result:
+    return Result(row.request_id, row.result_hash, int(row.reward_wei), row.relayer, row.round)

@@ -207,6 +207,11 @@ class Executor:
         if entry.state is TaskState.FAILED:
             raise _Refuse(RefusalReason.BAD_ASSIGNMENT, f"its answer was rejected: {entry.detail}")
         reply(Accept(entry.request_id, entry.round, entry.accept_signature))
+        if entry.state is TaskState.ACCEPTED and entry.request_id not in self._running:
+            # It ended while this was read, or its link broke before it began.
+            entry = await self._journal.entry(entry.request_id) or entry
+            if entry.state is TaskState.ACCEPTED:
+                self._begin(task, entry)
         if entry.state is TaskState.ACKNOWLEDGED:
             await self._journal.set_state(entry.request_id, TaskState.COMPUTED, "", self._clock.now_ms())
         if entry.state is not TaskState.ACCEPTED:
