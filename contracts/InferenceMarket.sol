@@ -1,27 +1,18 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
+import {ItemStatus, Mode, Request, RequestParams, ResultItem, ResultRef, ResultSet, Status} from "./Types.sol";
+import {IInferenceMarket} from "./interfaces/IInferenceMarket.sol";
+import {IScheduleLog} from "./interfaces/IScheduleLog.sol";
+import {IStakeManager} from "./interfaces/IStakeManager.sol";
+import {RequestLib} from "./libraries/RequestLib.sol";
+import {TypedDataLib} from "./libraries/TypedDataLib.sol";
 import {Ownable, Ownable2Step} from "@openzeppelin/contracts/access/Ownable2Step.sol";
 import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {EIP712} from "@openzeppelin/contracts/utils/cryptography/EIP712.sol";
 import {IERC165} from "@openzeppelin/contracts/utils/introspection/IERC165.sol";
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
-import {IInferenceMarket} from "./interfaces/IInferenceMarket.sol";
-import {IScheduleLog} from "./interfaces/IScheduleLog.sol";
-import {IStakeManager} from "./interfaces/IStakeManager.sol";
-import {RequestLib} from "./libraries/RequestLib.sol";
-import {TypedDataLib} from "./libraries/TypedDataLib.sol";
-import {
-    ItemStatus,
-    Mode,
-    Request,
-    RequestParams,
-    ResultItem,
-    ResultRef,
-    ResultSet,
-    Status
-} from "./Types.sol";
 
 /// @notice See IInferenceMarket.
 contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
@@ -42,6 +33,13 @@ contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
         uint40 duration;
     }
 
+    /// One word a request. The top byte is the Status and is never zero again. PENDING: bits 0-95 added priority fee,
+    /// 96-135 effective deadline. All other: the low 248 bits of a digest that names the status, so no word of one state
+    /// passes for one of another.
+    struct Word {
+        uint256 packed;
+    }
+
     struct Account {
         uint128 balance;
         uint64 settledCount;
@@ -55,8 +53,9 @@ contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
         address payee;
         uint256 recordedAt;
         bool onProbation;
-        uint256 gasPrice;
-        uint256 gasPerItem;
+        uint256 chargePerItem; // wei
+        uint256 chargePerResultByte;
+        bytes fulfilled; // what the word of an item is the digest of; see _fulfilledWord
         uint256 nodeCredit;
         uint256 relayerCredit;
         uint64 settled;
@@ -83,10 +82,7 @@ contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
     uint40 public immutable PROBATION_DURATION;
 
     bool private _requestsPaused; // shares the pending owner's slot
-    // The top byte is the Status and is never zero again. PENDING: bits 0-95 added priority fee, 96-135 effective
-    // deadline. All other: the low 248 bits of a digest that names the status, so no word of one state passes for one of
-    // another.
-    mapping(bytes32 requestId => uint256) private _words;
+    mapping(bytes32 requestId => Word) private _words;
     mapping(address account => Account) private _accounts;
 
     constructor(
@@ -114,8 +110,10 @@ contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
         returns (bytes32 requestId)
     {
         if (_requestsPaused) revert RequestsPaused();
-        _collect(RequestLib.escrowOf(params));
-        requestId = _request(params, prompt);
+        Request memory request;
+        uint256 escrow;
+        (requestId, escrow) = _request(request, params, prompt);
+        _collect(escrow);
     }
 
     function requestInferenceBatch(RequestParams[] calldata params, bytes[] calldata prompts)
@@ -128,28 +126,32 @@ contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
         if (prompts.length != params.length) revert LengthMismatch(params.length, prompts.length);
         requestIds = new bytes32[](params.length);
         uint256 escrow = 0;
+        Request memory request;
         for (uint256 i = 0; i < params.length; ++i) {
-            escrow += RequestLib.escrowOf(params[i]);
-            requestIds[i] = _request(params[i], prompts[i]);
+            (bytes32 requestId, uint256 added) = _request(request, params[i], prompts[i]);
+            requestIds[i] = requestId;
+            unchecked {
+                escrow += added; // numbers below 2^82, and far fewer than 2^174
+            }
         }
         _collect(escrow);
     }
 
     function raisePriorityFee(bytes32 requestId) external payable {
         if (msg.value == 0) revert NothingSent();
-        uint256 word = _words[requestId];
+        uint256 word = _words[requestId].packed;
         if (_statusIn(word) != Status.PENDING) revert NotPending(requestId, _statusIn(word));
         uint40 deadline = _deadlineIn(word);
         if (block.timestamp > deadline) revert DeadlinePassed(deadline, block.timestamp);
         uint256 total = (_feeAddedIn(word) + msg.value).toUint96();
-        _words[requestId] = _pendingWord(total, deadline);
+        _words[requestId].packed = _pendingWord(total, deadline);
         emit PriorityFeeRaised(requestId, msg.value, total);
     }
 
     function cancel(Request calldata request) external {
         (bytes32 requestId, uint256 word) = _pendingOfCaller(request);
         if (block.timestamp >= _deadlineIn(word)) revert DeadlinePassed(_deadlineIn(word), block.timestamp);
-        _words[requestId] = _pendingWord(_feeAddedIn(word), uint40(block.timestamp));
+        _words[requestId].packed = _pendingWord(_feeAddedIn(word), uint40(block.timestamp));
         emit CancelAnnounced(requestId, uint40(block.timestamp));
     }
 
@@ -166,7 +168,7 @@ contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
     function expire(Request[] calldata requests) external {
         for (uint256 i = 0; i < requests.length; ++i) {
             bytes32 requestId = requests[i].idOfCalldata(address(this));
-            uint256 word = _words[requestId];
+            uint256 word = _words[requestId].packed;
             if (_statusIn(word) != Status.PENDING || block.timestamp <= _deadlineIn(word) + GRACE) continue;
             _close(requests[i], requestId, word, Status.EXPIRED);
         }
@@ -230,12 +232,12 @@ contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
     function statusOf(bytes32[] calldata requestIds) external view returns (Status[] memory statuses) {
         statuses = new Status[](requestIds.length);
         for (uint256 i = 0; i < requestIds.length; ++i) {
-            statuses[i] = _statusIn(_words[requestIds[i]]);
+            statuses[i] = _statusIn(_words[requestIds[i]].packed);
         }
     }
 
     function pendingOf(bytes32 requestId) external view returns (uint96 priorityFeeAdded, uint40 effectiveDeadline) {
-        uint256 word = _words[requestId];
+        uint256 word = _words[requestId].packed;
         if (_statusIn(word) != Status.PENDING) return (0, 0);
         return (uint96(_feeAddedIn(word)), _deadlineIn(word));
     }
@@ -245,10 +247,10 @@ contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
         view
         returns (bool final_)
     {
-        uint256 word = _words[requestId];
+        uint256 word = _words[requestId].packed;
         Status status = _statusIn(word);
         if (status != Status.FULFILLED && status != Status.FULFILLED_CALLBACK_FAILED) return false;
-        if (word != _fulfilledWord(status, requestId, ref)) return false;
+        if (word != _tagged(status, keccak256(abi.encode(status, requestId, ref)))) return false;
         return result.length == 0 || keccak256(result) == ref.resultHash;
     }
 
@@ -286,44 +288,67 @@ contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
         _accounts[msg.sender].balance = uint128(balance - missing);
     }
 
-    function _request(RequestParams calldata params, bytes calldata prompt) private returns (bytes32 requestId) {
-        _requireServable(params, prompt);
-        Request memory request = RequestLib.pack(params, msg.sender);
+    /// @param request Memory that is written over: a batch needs it once.
+    function _request(Request memory request, RequestParams calldata params, bytes calldata prompt)
+        private
+        returns (bytes32 requestId, uint256 escrow)
+    {
+        uint256 amounts;
+        uint256 terms;
+        (amounts, terms, escrow) = RequestLib.packWords(params);
+        _requireServable(params, terms, prompt);
+        request.requester = msg.sender;
+        request.relayer = params.relayer;
+        request.modelId = params.modelId;
+        request.promptHash = params.promptHash;
+        request.amounts = amounts;
+        request.terms = terms;
+        // request.verifier stays zero, which _requireServable has checked.
         requestId = request.idOf(address(this));
-        if (_words[requestId] != 0) revert RequestExists(requestId);
-        _words[requestId] = _pendingWord(0, params.deadline);
-        emit InferenceRequested(requestId, msg.sender, params.relayer, request, prompt);
+        Word storage word = _words[requestId];
+        if (word.packed != 0) revert RequestExists(requestId);
+        word.packed = _pendingWord(0, RequestLib.deadlineOf(terms));
+        emit InferenceRequested(requestId, msg.sender, request.relayer, request, prompt);
     }
 
-    function _requireServable(RequestParams calldata params, bytes calldata prompt) private view {
-        uint256 earliest = block.timestamp + MIN_TTL;
-        uint256 latest = block.timestamp + MAX_TTL;
-        if (params.deadline < earliest || params.deadline > latest) {
-            revert DeadlineOutOfRange(params.deadline, earliest, latest);
+    function _requireServable(RequestParams calldata params, uint256 terms, bytes calldata prompt) private view {
+        uint40 deadline = RequestLib.deadlineOf(terms);
+        unchecked {
+            uint256 earliest = block.timestamp + MIN_TTL;
+            uint256 latest = block.timestamp + MAX_TTL;
+            if (deadline < earliest) revert DeadlineOutOfRange(deadline, earliest, latest);
+            if (deadline > latest) revert DeadlineOutOfRange(deadline, earliest, latest);
         }
-        if (params.mode != Mode.SIGNATURE) revert UnsupportedMode(params.mode);
-        if (params.callbackGas != 0) revert UnsupportedCallback(params.callbackGas);
-        if (
-            params.k != 0 || params.n != 0 || params.verifier != address(0) || params.lane > 1
-                || params.maxOutputTokens == 0 || params.promptBytes == 0
-        ) revert InvalidTerms();
+        if (terms & RequestLib.RESERVED_TERMS != 0) _refuseReserved(terms);
+        uint256 promptBytes = RequestLib.promptBytesOf(terms);
+        if (promptBytes == 0) revert InvalidTerms();
+        if (RequestLib.maxOutputTokensOf(terms) == 0) revert InvalidTerms();
+        if (params.verifier != address(0)) revert InvalidTerms();
         if (prompt.length == 0) return;
         if (prompt.length > MAX_INLINE_PROMPT) revert PromptTooLong(prompt.length, MAX_INLINE_PROMPT);
-        if (prompt.length != params.promptBytes || keccak256(prompt) != params.promptHash) {
+        if (prompt.length != promptBytes || keccak256(prompt) != params.promptHash) {
             revert PromptMismatch(params.promptHash, prompt.length);
         }
+    }
+
+    function _refuseReserved(uint256 terms) private pure {
+        Mode mode = RequestLib.modeOf(terms);
+        if (mode != Mode.SIGNATURE) revert UnsupportedMode(mode);
+        uint24 callbackGas = RequestLib.callbackGasOf(terms);
+        if (callbackGas != 0) revert UnsupportedCallback(callbackGas);
+        revert InvalidTerms();
     }
 
     function _pendingOfCaller(Request calldata request) private view returns (bytes32 requestId, uint256 word) {
         if (msg.sender != request.requester) revert NotRequester(msg.sender, request.requester);
         requestId = request.idOfCalldata(address(this));
-        word = _words[requestId];
+        word = _words[requestId].packed;
         if (_statusIn(word) != Status.PENDING) revert NotPending(requestId, _statusIn(word));
     }
 
     function _close(Request calldata request, bytes32 requestId, uint256 word, Status status) private {
         uint256 refund = request.escrowOf() + _feeAddedIn(word);
-        _words[requestId] = _tagged(status, keccak256(abi.encode(status, requestId)));
+        _words[requestId].packed = _tagged(status, keccak256(abi.encode(status, requestId)));
         _credit(request.requester, refund);
         emit RequestClosed(requestId, request.requester, status, refund);
     }
@@ -346,21 +371,27 @@ contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
         returns (uint256)
     {
         SetContext memory ctx = _contextOf(relayer, set, gasPrice, gasPerItem);
-        uint256 n = set.items.length;
-        bytes32[] memory requestIds = new bytes32[](n);
-        bytes32[] memory results = new bytes32[](n);
-        for (uint256 i = 0; i < n; ++i) {
-            ResultItem calldata item = set.items[i];
-            requestIds[i] = item.request.idOfCalldata(address(this));
-            results[i] =
-                TypedDataLib.hashResult(requestIds[i], item.resultHash, item.reward, relayer, ctx.round);
+        ResultItem[] calldata items = set.items;
+        bytes32[] memory requestIds = new bytes32[](items.length);
+        bytes32[] memory results = new bytes32[](items.length);
+        for (uint256 i = 0; i < items.length; ++i) {
+            ResultItem calldata item = items[i];
+            bytes32 requestId = item.request.idOfCalldata(address(this));
+            requestIds[i] = requestId;
+            results[i] = TypedDataLib.hashResult(requestId, item.resultHash, item.reward, relayer, ctx.round);
         }
-        bytes memory statuses = new bytes(n);
+        bytes[] calldata signatures = set.signatures;
+        bytes[] calldata inlined = set.results;
         // A lone item is signed as a Result: its node need not be asked again for a set of one.
-        bool signedAsSet = n > 1 && set.signatures.length == 1 && _isSetSigned(ctx, results, set.signatures[0]);
+        bool signedSingly = signatures.length == items.length;
+        bool signedAsSet = !signedSingly && _isSetSigned(ctx, results, signatures[0]);
+        bytes memory statuses = new bytes(items.length);
         uint256 freeMemory = _freeMemory();
-        for (uint256 i = 0; i < n; ++i) {
-            statuses[i] = bytes1(uint8(_settleItem(ctx, set, i, requestIds[i], results[i], signedAsSet)));
+        for (uint256 i = 0; i < items.length; ++i) {
+            bytes calldata result = inlined.length == 0 ? msg.data[:0] : inlined[i];
+            bytes calldata signature = signedSingly ? signatures[i] : msg.data[:0];
+            statuses[i] =
+                bytes1(uint8(_settleItem(ctx, items[i], result, requestIds[i], signedAsSet, results[i], signature)));
             _resetMemory(freeMemory);
         }
         _flush(ctx);
@@ -376,48 +407,44 @@ contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
         ctx.relayer = relayer;
         ctx.round = set.round;
         ctx.node = set.nodes[0];
-        ctx.gasPrice = gasPrice;
-        ctx.gasPerItem = gasPerItem;
+        ctx.chargePerItem = gasPerItem * gasPrice;
+        ctx.chargePerResultByte = GAS_PER_RESULT_BYTE * gasPrice;
         ctx.recordedAt = SCHEDULE_LOG.recordedAt(relayer, set.round);
         uint40 joinedAt;
         (ctx.payee, joinedAt) = STAKES.membershipOf(ctx.node, address(this));
         ctx.onProbation = _accounts[ctx.payee].settledCount < PROBATION_SETTLED_COUNT
             || block.timestamp < uint256(joinedAt) + PROBATION_DURATION;
+        ResultRef memory ref = ResultRef({
+            resultHash: 0, relayer: relayer, round: set.round, nodes: set.nodes, settledAt: uint40(block.timestamp)
+        });
+        ctx.fulfilled = abi.encode(Status.FULFILLED, bytes32(0), ref);
     }
 
     function _settleItem(
         SetContext memory ctx,
-        ResultSet calldata set,
-        uint256 i,
+        ResultItem calldata item,
+        bytes calldata result,
         bytes32 requestId,
+        bool isSigned,
         bytes32 resultStructHash,
-        bool signedAsSet
+        bytes calldata signature
     ) private returns (ItemStatus) {
-        ResultItem calldata item = set.items[i];
-        uint256 word = _words[requestId];
-        if (word == 0) return ItemStatus.UNKNOWN;
-        if (_statusIn(word) != Status.PENDING) return ItemStatus.ALREADY_DONE;
-        ItemStatus status = _check(ctx, item, word);
+        Word storage word = _words[requestId];
+        uint256 packed = word.packed;
+        ItemStatus status = _check(ctx, item, packed);
         if (status != ItemStatus.OK) return status;
-        uint256 resultBytes = 0;
-        if (set.results.length != 0) {
-            resultBytes = set.results[i].length;
-            if (!_isDeliverable(item, set.results[i])) return ItemStatus.BAD_RESULT;
-        }
-        if (!signedAsSet && !_isSigned(ctx, set, i, resultStructHash)) return ItemStatus.BAD_SIGNATURE;
-
-        _markFulfilled(ctx, item, set, requestId);
-        _pay(ctx, item, requestId, _feeAddedIn(word), resultBytes);
-        if (resultBytes != 0) emit ResultDelivered(requestId, set.results[i]);
+        if (!_isDeliverable(item, result)) return ItemStatus.BAD_RESULT;
+        if (!isSigned && !_isSignedBy(ctx.node, resultStructHash, signature)) return ItemStatus.BAD_SIGNATURE;
+        word.packed = _fulfilledWord(ctx.fulfilled, requestId, item.resultHash);
+        _pay(ctx, item, requestId, _feeAddedIn(packed), result.length);
+        if (result.length != 0) emit ResultDelivered(requestId, result);
         return ItemStatus.OK;
     }
 
-    function _check(SetContext memory ctx, ResultItem calldata item, uint256 word)
-        private
-        view
-        returns (ItemStatus)
-    {
-        uint256 deadline = _deadlineIn(word);
+    function _check(SetContext memory ctx, ResultItem calldata item, uint256 packed) private view returns (ItemStatus) {
+        if (packed == 0) return ItemStatus.UNKNOWN;
+        if (!_isPending(packed)) return ItemStatus.ALREADY_DONE;
+        uint256 deadline = _deadlineIn(packed);
         if (block.timestamp > deadline + GRACE) return ItemStatus.LATE;
         if (ctx.recordedAt == 0 || ctx.recordedAt > deadline) return ItemStatus.NO_ROUND;
         address named = item.request.relayer;
@@ -431,8 +458,9 @@ contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
     /// Bytes go on-chain only when the requester asked for it, and only those that were signed for.
     function _isDeliverable(ResultItem calldata item, bytes calldata result) private pure returns (bool) {
         if (result.length == 0) return true;
-        return RequestLib.flagsOf(item.request.terms) & RequestLib.INLINE_RESULT != 0
-            && keccak256(result) == item.resultHash;
+        return
+            RequestLib.flagsOf(item.request.terms) & RequestLib.INLINE_RESULT != 0
+                && keccak256(result) == item.resultHash;
     }
 
     function _isSetSigned(SetContext memory ctx, bytes32[] memory results, bytes calldata signature)
@@ -443,34 +471,9 @@ contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
         return _isSignedBy(ctx.node, TypedDataLib.hashResultSet(ctx.relayer, ctx.round, results), signature);
     }
 
-    function _isSigned(SetContext memory ctx, ResultSet calldata set, uint256 i, bytes32 resultStructHash)
-        private
-        view
-        returns (bool)
-    {
-        if (set.signatures.length != set.items.length) return false;
-        return _isSignedBy(ctx.node, resultStructHash, set.signatures[i]);
-    }
-
     function _isSignedBy(address signer, bytes32 structHash, bytes calldata signature) private view returns (bool) {
         (address recovered,,) = ECDSA.tryRecoverCalldata(_hashTypedDataV4(structHash), signature);
         return recovered != address(0) && recovered == signer;
-    }
-
-    function _markFulfilled(
-        SetContext memory ctx,
-        ResultItem calldata item,
-        ResultSet calldata set,
-        bytes32 requestId
-    ) private {
-        ResultRef memory ref = ResultRef({
-            resultHash: item.resultHash,
-            relayer: ctx.relayer,
-            round: ctx.round,
-            nodes: set.nodes,
-            settledAt: uint40(block.timestamp)
-        });
-        _words[requestId] = _fulfilledWord(Status.FULFILLED, requestId, ref);
     }
 
     /// Splits the escrow: the parts that node and relayer earn, and by subtraction the requester's rest.
@@ -482,23 +485,27 @@ contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
         uint256 resultBytes
     ) private {
         (uint256 maxReward, uint256 gasBudget, uint256 fee) = RequestLib.amountsOf(item.request.amounts);
-        fee += feeAdded;
-        uint256 gasPaid =
-            Math.min(gasBudget, (ctx.gasPerItem + GAS_PER_RESULT_BYTE * resultBytes) * ctx.gasPrice);
-        uint256 relayerFee = fee * RELAYER_FEE_SHARE_BPS / BPS;
-        uint256 relayerPaid = gasPaid + (gasBudget - gasPaid) * RELAYER_SAVING_SHARE_BPS / BPS + relayerFee;
-        uint256 nodePaid = item.reward + fee - relayerFee;
-        uint256 refund = maxReward + gasBudget + fee - nodePaid - relayerPaid;
-
-        ctx.nodeCredit += nodePaid;
-        ctx.relayerCredit += relayerPaid;
-        ctx.settled += 1;
-        if (item.request.requester != ctx.requester) {
-            _flushRequester(ctx);
-            ctx.requester = item.request.requester;
+        // Sums of a few amounts of wei that exist, so below 2^128. Nothing is taken from less: the reward was checked
+        // against maxReward, the gas paid is within its budget, and shares are below 100 %.
+        unchecked {
+            uint256 charge = ctx.chargePerItem + ctx.chargePerResultByte * resultBytes;
+            uint256 gasPaid = charge < gasBudget ? charge : gasBudget;
+            fee += feeAdded;
+            uint256 relayerFee = fee * RELAYER_FEE_SHARE_BPS / BPS;
+            uint256 relayerPaid = gasPaid + (gasBudget - gasPaid) * RELAYER_SAVING_SHARE_BPS / BPS + relayerFee;
+            uint256 nodePaid = item.reward + fee - relayerFee;
+            uint256 refund = maxReward + gasBudget + fee - nodePaid - relayerPaid;
+            ctx.nodeCredit += nodePaid;
+            ctx.relayerCredit += relayerPaid;
+            ctx.settled += 1;
+            address requester = item.request.requester;
+            if (requester != ctx.requester) {
+                _flushRequester(ctx);
+                ctx.requester = requester;
+            }
+            ctx.requesterCredit += refund;
+            emit ResultFulfilled(requestId, item.resultHash, nodePaid, relayerPaid, refund);
         }
-        ctx.requesterCredit += refund;
-        emit ResultFulfilled(requestId, item.resultHash, nodePaid, relayerPaid, refund);
     }
 
     /// Refunds to the same requester in a row are added up and stored once.
@@ -554,8 +561,24 @@ contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
         return (uint256(status) << 248) | uint248(uint256(digest));
     }
 
-    function _fulfilledWord(Status status, bytes32 requestId, ResultRef memory ref) private pure returns (uint256) {
-        return _tagged(status, keccak256(abi.encode(status, requestId, ref)));
+    /// @param encoded abi.encode(Status.FULFILLED, requestId, ResultRef), built once a set; the two fields that differ
+    /// from item to item are written over.
+    function _fulfilledWord(bytes memory encoded, bytes32 requestId, bytes32 resultHash)
+        private
+        pure
+        returns (uint256)
+    {
+        bytes32 digest;
+        assembly ("memory-safe") {
+            mstore(add(encoded, 0x40), requestId)
+            mstore(add(encoded, 0x80), resultHash)
+            digest := keccak256(add(encoded, 0x20), mload(encoded))
+        }
+        return _tagged(Status.FULFILLED, digest);
+    }
+
+    function _isPending(uint256 word) private pure returns (bool) {
+        return word >> 248 == uint256(Status.PENDING);
     }
 
     /// What relayers may charge a unit of gas: never more than they pay, nor than `TIP_CAP` above the base fee.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Ownable, Ownable2Step} from "@openzeppelin/contracts/access/Ownable2Step.sol";
 import {IModelRegistry} from "./interfaces/IModelRegistry.sol";
+import {Ownable, Ownable2Step} from "@openzeppelin/contracts/access/Ownable2Step.sol";
 
 /// @notice See IModelRegistry.
 contract ModelRegistry is IModelRegistry, Ownable2Step {
@@ -13,6 +13,7 @@ contract ModelRegistry is IModelRegistry, Ownable2Step {
 
     // Only the owner registers: an id says nothing of memory and complexity, so whoever came first could lie about them.
     function register(Model calldata model) external onlyOwner returns (bytes32 modelId) {
+        if (bytes(model.name).length == 0) revert NameMissing();
         modelId = idOf(model);
         if (bytes(_models[modelId].name).length != 0) revert ModelExists(modelId);
         _models[modelId] = model;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
-import {EIP712} from "@openzeppelin/contracts/utils/cryptography/EIP712.sol";
 import {Decision, RoundRecord} from "./Types.sol";
 import {IScheduleLog} from "./interfaces/IScheduleLog.sol";
 import {IStakeManager} from "./interfaces/IStakeManager.sol";
 import {DecisionLib} from "./libraries/DecisionLib.sol";
 import {TypedDataLib} from "./libraries/TypedDataLib.sol";
+import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
+import {EIP712} from "@openzeppelin/contracts/utils/cryptography/EIP712.sol";
 
 /// @notice See IScheduleLog.
 contract ScheduleLog is IScheduleLog, EIP712 {
@@ -27,9 +27,10 @@ contract ScheduleLog is IScheduleLog, EIP712 {
         _requireRelayer(relayer, record, relayerSignature);
         uint64 round = record.round;
         if (record.assigned == 0) revert NothingAssigned(round);
-        if (_rounds[relayer][round] != 0) revert RoundAlreadyRecorded(relayer, round);
-        bytes32 head = _chain(relayer, record);
-        _rounds[relayer][round] = uint256(head) | block.timestamp;
+        mapping(uint64 round => uint256) storage rounds = _rounds[relayer];
+        if (rounds[round] != 0) revert RoundAlreadyRecorded(relayer, round);
+        bytes32 head = _chain(rounds, relayer, record);
+        rounds[round] = uint256(head) | block.timestamp;
         emit RoundRecorded(relayer, round, record, head);
     }
 
@@ -38,7 +39,7 @@ contract ScheduleLog is IScheduleLog, EIP712 {
     }
 
     function headOf(address relayer, uint64 round) external view returns (bytes32) {
-        return _head(relayer, round);
+        return _headIn(_rounds[relayer][round]);
     }
 
     function nextRound(address relayer) external view returns (uint64) {
@@ -60,8 +61,9 @@ contract ScheduleLog is IScheduleLog, EIP712 {
         uint256 index,
         bytes32[] calldata proof
     ) external view returns (bool) {
-        bytes32 head = _head(relayer, record.round);
-        if (head == 0 || head != _chain(relayer, record)) return false;
+        mapping(uint64 round => uint256) storage rounds = _rounds[relayer];
+        bytes32 head = _headIn(rounds[record.round]);
+        if (head == 0 || head != _chain(rounds, relayer, record)) return false;
         uint256 count = uint256(record.assigned) + record.skipped + record.tooLate;
         return DecisionLib.isProven(record.decisionsRoot, DecisionLib.leafOf(decision), index, count, proof);
     }
@@ -75,15 +77,29 @@ contract ScheduleLog is IScheduleLog, EIP712 {
     }
 
     /// The head after `record`. Without times, so that a record made again after a reorg gives the same head.
-    function _chain(address relayer, RoundRecord calldata record) private view returns (bytes32) {
+    function _chain(mapping(uint64 round => uint256) storage rounds, address relayer, RoundRecord calldata record)
+        private
+        view
+        returns (bytes32)
+    {
         uint64 round = record.round;
         if (round == 0) revert RoundOutOfOrder(relayer, round);
-        bytes32 previous = _head(relayer, round - 1);
-        if (round > 1 && previous == 0) revert RoundOutOfOrder(relayer, round);
-        return bytes32(uint256(keccak256(abi.encode(previous, relayer, record))) & ~TIME_MASK);
+        bytes32 previous = _headIn(rounds[round - 1]);
+        if (previous == 0 && round > 1) revert RoundOutOfOrder(relayer, round);
+        bytes32 digest;
+        // keccak256(abi.encode(previous, relayer, record)), the nine words of the record as they are: bits beyond a
+        // field's width only make another digest, and the event's encoder refuses them.
+        assembly ("memory-safe") {
+            let ptr := mload(0x40)
+            mstore(ptr, previous)
+            mstore(add(ptr, 0x20), relayer)
+            calldatacopy(add(ptr, 0x40), record, 0x120)
+            digest := keccak256(ptr, 0x160)
+        }
+        return bytes32(uint256(digest) & ~TIME_MASK);
     }
 
-    function _head(address relayer, uint64 round) private view returns (bytes32) {
-        return bytes32(_rounds[relayer][round] & ~TIME_MASK);
+    function _headIn(uint256 word) private pure returns (bytes32) {
+        return bytes32(word & ~TIME_MASK);
     }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
+import {IStakeManager} from "./interfaces/IStakeManager.sol";
+import {TypedDataLib} from "./libraries/TypedDataLib.sol";
 import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {EIP712} from "@openzeppelin/contracts/utils/cryptography/EIP712.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
-import {IStakeManager} from "./interfaces/IStakeManager.sol";
-import {TypedDataLib} from "./libraries/TypedDataLib.sol";
 
 /// @notice See IStakeManager.
 contract StakeManager is IStakeManager, EIP712 {
@@ -28,6 +28,7 @@ contract StakeManager is IStakeManager, EIP712 {
         uint80 perThousandTokens;
         uint40 nextAt; // from when `next…` holds; 0 = none announced
         bool offered;
+        uint40 withdrawnAt; // 0 = never
         uint80 nextPerPromptKiB;
         uint80 nextPerThousandTokens;
     }
@@ -100,8 +101,7 @@ contract StakeManager is IStakeManager, EIP712 {
         Node storage node = _owned(key);
         if (market == address(0)) revert ZeroAddress();
         if (_isMember(_memberships[key][market])) revert AlreadyJoined(key, market);
-        _memberships[key][market] =
-            Membership({payee: node.owner, joinedAt: uint40(block.timestamp), leavesAt: 0});
+        _memberships[key][market] = Membership({payee: node.owner, joinedAt: uint40(block.timestamp), leavesAt: 0});
         emit MarketJoined(key, market, node.owner);
     }
 
@@ -139,7 +139,9 @@ contract StakeManager is IStakeManager, EIP712 {
     function withdrawModels(address key, bytes32[] calldata modelIds) external {
         _owned(key);
         for (uint256 i = 0; i < modelIds.length; ++i) {
-            delete _prices[_nodeByKey[key]][modelIds[i]];
+            // The price is kept: withdrawing a model and offering it anew is no way around the notice of a raise.
+            Price storage price = _prices[_nodeByKey[key]][modelIds[i]];
+            if (price.offered) (price.offered, price.withdrawnAt) = (false, uint40(block.timestamp));
             emit ModelWithdrawn(key, modelIds[i]);
         }
     }
@@ -215,8 +217,9 @@ contract StakeManager is IStakeManager, EIP712 {
         returns (bool offered, uint80 perPromptKiB, uint80 perThousandTokens)
     {
         Price memory price = _prices[_nodeByKey[key]][modelId];
+        if (!price.offered) return (false, 0, 0);
         (perPromptKiB, perThousandTokens) = _effective(price);
-        offered = price.offered;
+        offered = true;
     }
 
     /* INTERNALS */
@@ -225,7 +228,7 @@ contract StakeManager is IStakeManager, EIP712 {
         Price storage stored = _prices[_nodeByKey[key]][modelId];
         Price memory price = stored;
         (uint80 nowKiB, uint80 nowTokens) = _effective(price);
-        bool isRaise = price.offered && (perPromptKiB > nowKiB || perThousandTokens > nowTokens);
+        bool isRaise = _isBound(price) && (perPromptKiB > nowKiB || perThousandTokens > nowTokens);
         uint40 effectiveAt = uint40(block.timestamp) + (isRaise ? PRICE_NOTICE : 0);
         (price.perPromptKiB, price.perThousandTokens) =
             isRaise ? (nowKiB, nowTokens) : (perPromptKiB, perThousandTokens);
@@ -243,9 +246,13 @@ contract StakeManager is IStakeManager, EIP712 {
             : (price.perPromptKiB, price.perThousandTokens);
     }
 
+    /// Whether requesters may count on the price: it is offered, or was until less than a notice ago.
+    function _isBound(Price memory price) private view returns (bool) {
+        return price.offered || (price.withdrawnAt != 0 && block.timestamp < uint256(price.withdrawnAt) + PRICE_NOTICE);
+    }
+
     function _isMember(Membership memory membership) private view returns (bool) {
-        return membership.payee != address(0)
-            && (membership.leavesAt == 0 || block.timestamp < membership.leavesAt);
+        return membership.payee != address(0) && (membership.leavesAt == 0 || block.timestamp < membership.leavesAt);
     }
 
     function _known(address key) private view returns (Node storage node) {

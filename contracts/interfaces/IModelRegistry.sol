@@ -18,6 +18,7 @@ interface IModelRegistry {
 
     error ModelExists(bytes32 modelId);
     error UnknownModel(bytes32 modelId);
+    error NameMissing();
 
     function register(Model calldata model) external returns (bytes32 modelId);
     /// @notice keccak256(abi.encode(name, revision, weightsHash, quantisation)).

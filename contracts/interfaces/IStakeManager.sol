@@ -31,11 +31,7 @@ interface IStakeManager {
     event PayeeChanged(address indexed key, address indexed market, address payee);
     /// @notice Wei per started KiB of prompt and per started thousand output tokens, for one model, from `effectiveAt`.
     event PriceAnnounced(
-        address indexed key,
-        bytes32 indexed modelId,
-        uint80 perPromptKiB,
-        uint80 perThousandTokens,
-        uint40 effectiveAt
+        address indexed key, bytes32 indexed modelId, uint80 perPromptKiB, uint80 perThousandTokens, uint40 effectiveAt
     );
     event ModelWithdrawn(address indexed key, bytes32 indexed modelId);
     event RelayerRegistered(address indexed relayer, uint256 bond, string endpoint);
@@ -75,7 +71,8 @@ interface IStakeManager {
     function leaveMarket(address key, address market) external;
     function setPayee(address key, address market, address payee) external;
 
-    /// @notice Offers models at prices. What is lowered or new holds at once, what is raised after `PRICE_NOTICE`.
+    /// @notice Offers models at prices. What is lowered or new holds at once, what is raised after `PRICE_NOTICE`. A model
+    /// is new when it was not offered within the last `PRICE_NOTICE`.
     function setPrices(
         address key,
         bytes32[] calldata modelIds,

@@ -2,6 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {Mode, Request, RequestParams} from "../Types.sol";
+import {IInferenceMarket} from "../interfaces/IInferenceMarket.sol";
 
 /// @title Packing and identity of requests.
 /// @notice `terms`, low to high bits: salt 64, deadline 40, promptBytes 32, maxOutputTokens 24, callbackGas 24, lane 8,
@@ -10,17 +11,43 @@ import {Mode, Request, RequestParams} from "../Types.sol";
 library RequestLib {
     uint256 internal constant BATCHABLE = 1;
     uint256 internal constant INLINE_RESULT = 2;
+    /// callbackGas, the upper bits of lane, mode, k and n: zero in all requests that this version serves.
+    uint256 internal constant RESERVED_TERMS = ((1 << 56) - 1 - (1 << 24)) << 160;
 
-    function pack(RequestParams calldata p, address requester) internal pure returns (Request memory) {
+    function pack(RequestParams calldata params, address requester) internal pure returns (Request memory) {
+        (uint256 amounts, uint256 terms,) = packWords(params);
         return Request({
             requester: requester,
-            relayer: p.relayer,
-            modelId: p.modelId,
-            promptHash: p.promptHash,
-            amounts: uint256(p.maxReward) | (uint256(p.gasBudget) << 80) | (uint256(p.priorityFee) << 160),
-            terms: _packTerms(p),
-            verifier: p.verifier
+            relayer: params.relayer,
+            modelId: params.modelId,
+            promptHash: params.promptHash,
+            amounts: amounts,
+            terms: terms,
+            verifier: params.verifier
         });
+    }
+
+    /// Refuses bits beyond a field's width, as the ABI decoder would.
+    function packWords(RequestParams calldata params)
+        internal
+        pure
+        returns (uint256 amounts, uint256 terms, uint256 escrow)
+    {
+        // p[i] is the i-th field as a word: one check of all together costs a quarter of the decoder's check of each.
+        uint256[18] calldata p;
+        assembly ("memory-safe") {
+            p := params
+        }
+        uint256 beyond = (p[3] >> 64) | (p[4] >> 40) | (p[5] >> 32) | ((p[6] | p[7]) >> 24)
+            | ((p[8] | p[12] | p[13]) >> 8) | ((p[9] | p[10]) >> 1) | (p[11] >> 2) | ((p[15] | p[16] | p[17]) >> 80);
+        if (beyond != 0) revert IInferenceMarket.InvalidTerms();
+        amounts = p[15] | (p[16] << 80) | (p[17] << 160);
+        // salt, deadline, promptBytes, maxOutputTokens, callbackGas, lane, mode, k, n, batchable, inlineResult
+        terms = p[3] | (p[4] << 64) | (p[5] << 104) | (p[6] << 136) | (p[7] << 160) | (p[8] << 184) | (p[11] << 192)
+            | (p[12] << 200) | (p[13] << 208) | (p[9] << 216) | (p[10] << 217);
+        unchecked {
+            escrow = p[15] + p[16] + p[17]; // three numbers of 80 bits
+        }
     }
 
     /// keccak256(chain id ‖ market ‖ the request's seven words).
@@ -46,10 +73,6 @@ library RequestLib {
         }
     }
 
-    function escrowOf(RequestParams calldata p) internal pure returns (uint256) {
-        return uint256(p.maxReward) + p.gasBudget + p.priorityFee;
-    }
-
     function amountsOf(uint256 amounts)
         internal
         pure
@@ -63,14 +86,31 @@ library RequestLib {
         return maxReward + gasBudget + priorityFee;
     }
 
-    function flagsOf(uint256 terms) internal pure returns (uint256) {
-        return uint8(terms >> 216);
+    function escrowOf(RequestParams calldata params) internal pure returns (uint256) {
+        return uint256(params.maxReward) + params.gasBudget + params.priorityFee;
     }
 
-    function _packTerms(RequestParams calldata p) private pure returns (uint256) {
-        uint256 flags = (p.batchable ? BATCHABLE : 0) | (p.inlineResult ? INLINE_RESULT : 0);
-        return uint256(p.salt) | (uint256(p.deadline) << 64) | (uint256(p.promptBytes) << 104)
-            | (uint256(p.maxOutputTokens) << 136) | (uint256(p.callbackGas) << 160) | (uint256(p.lane) << 184)
-            | (uint256(uint8(p.mode)) << 192) | (uint256(p.k) << 200) | (uint256(p.n) << 208) | (flags << 216);
+    function deadlineOf(uint256 terms) internal pure returns (uint40) {
+        return uint40(terms >> 64);
+    }
+
+    function promptBytesOf(uint256 terms) internal pure returns (uint32) {
+        return uint32(terms >> 104);
+    }
+
+    function maxOutputTokensOf(uint256 terms) internal pure returns (uint24) {
+        return uint24(terms >> 136);
+    }
+
+    function callbackGasOf(uint256 terms) internal pure returns (uint24) {
+        return uint24(terms >> 160);
+    }
+
+    function modeOf(uint256 terms) internal pure returns (Mode) {
+        return Mode(uint8(terms >> 192));
+    }
+
+    function flagsOf(uint256 terms) internal pure returns (uint8) {
+        return uint8(terms >> 216);
     }
 }

@@ -55,9 +55,7 @@ library TypedDataLib {
     }
 
     function hashAssignment(Assignment calldata a) internal pure returns (bytes32) {
-        return keccak256(
-            abi.encode(ASSIGNMENT_TYPEHASH, a.requestId, a.relayer, a.node, a.round, a.reward, a.deadline)
-        );
+        return keccak256(abi.encode(ASSIGNMENT_TYPEHASH, a.requestId, a.relayer, a.node, a.round, a.reward, a.deadline));
     }
 
     function hashRelease(bytes32 requestId, uint40 validUntil) internal pure returns (bytes32) {

@@ -41,6 +41,12 @@ def test_register__again__model_exists(registry, owner):
     assert registry.modelOf(id_of(model())).memoryMb == 98
 
 
+def test_register__no_name__name_missing(registry, owner):
+    """A name is how the registry knows that it has a model: without one, it could be registered again and again."""
+    with ape.reverts(registry.NameMissing):
+        registry.register(model(name=""), sender=owner)
+
+
 def test_register__by_another__is_refused(registry, stranger):
     with ape.reverts(registry.OwnableUnauthorizedAccount, account=stranger.address):
         registry.register(model(), sender=stranger)

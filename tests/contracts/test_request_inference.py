@@ -204,3 +204,48 @@ def test_request_inference__paused__requests_paused(world):
     world.market.setRequestsPaused(True, sender=world.owner)
     with ape.reverts(world.market.RequestsPaused):
         post(world, world.prepare())
+
+
+@pytest.mark.parametrize(
+    ("field", "width"),
+    [
+        ("salt", 64),
+        ("deadline", 40),
+        ("promptBytes", 32),
+        ("maxOutputTokens", 24),
+        ("callbackGas", 24),
+        ("lane", 8),
+        ("batchable", 1),
+        ("inlineResult", 1),
+        ("mode", 2),
+        ("k", 8),
+        ("n", 8),
+        ("maxReward", 80),
+        ("gasBudget", 80),
+        ("priorityFee", 80),
+    ],
+)
+@pytest.mark.parametrize("where", ["next", "top"])
+def test_request_inference__bits_beyond_a_fields_width__invalid_terms(world, field, width, where):
+    """Or they would run into the field that is packed next to it."""
+    posted = world.prepare()
+    bit = 1 << (width if where == "next" else 255)
+    call = _with_word(world, posted, field, lambda word: word | bit)
+    with ape.reverts(world.market.InvalidTerms):
+        world.market(data=call, sender=world.requester, value=posted.escrow)
+
+
+@pytest.mark.parametrize("field", ["relayer", "verifier"])
+def test_request_inference__bits_above_an_address__reverts(world, field):
+    posted = world.prepare()
+    call = _with_word(world, posted, field, lambda word: word | 1 << 160)
+    with ape.reverts():
+        world.market(data=call, sender=world.requester, value=posted.escrow)
+
+
+def _with_word(world, posted, field, change) -> bytes:
+    """The call's data with one field's word changed: the parameters follow on the selector, a word each."""
+    data = bytes(world.market.requestInference.encode_input(posted.params, b""))
+    at = 4 + 32 * list(posted.params).index(field)
+    word = change(int.from_bytes(data[at : at + 32], "big"))
+    return data[:at] + word.to_bytes(32, "big") + data[at + 32 :]

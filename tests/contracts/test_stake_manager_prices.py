@@ -85,8 +85,41 @@ def test_withdraw_models__offered__is_offered_no_more(world):
     receipt = world.stakes.withdrawModels(world.node, [MODEL], sender=world.node_owner)
     (event,) = receipt.decode_logs(world.stakes.ModelWithdrawn)
     assert (event.key, event.modelId) == (world.node, MODEL)
-    assert price(world)[0] is False
+    assert price(world) == (False, 0, 0)
     assert price(world, OTHER) == (True, 10, 100)
+
+
+def test_set_prices__withdrawn_and_offered_dearer__holds_after_the_notice(world):
+    """Or the notice could be had for one more transaction."""
+    set_price(world, 10, 100)
+    world.stakes.withdrawModels(world.node, [MODEL], sender=world.node_owner)
+    effective_at = set_price(world, 11, 100).timestamp + PRICE_NOTICE
+    world.mine_at(effective_at - 1)
+    assert price(world) == (True, 10, 100)
+    world.mine_at(effective_at)
+    assert price(world) == (True, 11, 100)
+
+
+@pytest.mark.parametrize(("after", "held"), [(PRICE_NOTICE - 1, 10), (PRICE_NOTICE, 11)])
+def test_set_prices__withdrawn_for_a_whole_notice__is_new(world, after, held):
+    set_price(world, 10, 100)
+    withdrawn = world.stakes.withdrawModels(world.node, [MODEL], sender=world.node_owner)
+    world.next_block_at(withdrawn.timestamp + after)
+    set_price(world, 11, 100)
+    assert price(world) == (True, held, 100)
+
+
+def test_set_prices__withdrawn_and_offered_cheaper__holds_at_once(world):
+    set_price(world, 10, 100)
+    world.stakes.withdrawModels(world.node, [MODEL], sender=world.node_owner)
+    set_price(world, 9, 100)
+    assert price(world) == (True, 9, 100)
+
+
+def test_withdraw_models__never_offered__does_not_make_it_known(world):
+    world.stakes.withdrawModels(world.node, [MODEL], sender=world.node_owner)
+    set_price(world, 10, 100)
+    assert price(world) == (True, 10, 100)
 
 
 def test_price_of__never_offered__is_not_offered(world):
