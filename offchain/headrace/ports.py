@@ -547,7 +547,7 @@ class Store(Protocol):
     async def add_intent(
         self, kind: str, key: str, detail: Mapping[str, Any], call: Call, gas_limit: int, chain_nonce: int, at_ms: int
     ) -> StoredIntent:
-        """Store an intent under the next nonce, max(`chain_nonce`, highest unfinished + 1), and, for
+        """Store an intent under the next nonce, max(`chain_nonce`, highest not dropped + 1), and, for
         `submit_results`, move its requests to settling. An open intent with the same key is returned as it is."""
         ...
 

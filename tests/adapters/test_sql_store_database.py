@@ -109,6 +109,30 @@ async def test_writers__at_once__take_turns(tmp_path: Path, clock: FakeClock) ->
         await store.close()
 
 
+async def test_write__cancelled_at_any_point__is_all_or_nothing(
+    tmp_path: Path, clock: FakeClock, chain: FakeChain
+) -> None:
+    store = await SqlStore.open(url_of(tmp_path), clock)
+    try:
+        chain.mine_many(40)
+        blocks = chain.all_blocks()
+        for start in range(0, 40, 2):
+            task = asyncio.create_task(store.add_blocks(blocks[start : start + 2], [], RELAYER))
+            for _ in range(start):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            last = await store.last_block()
+            kept = -1 if last is None else last.number
+            assert kept in (start - 1, start + 1)
+            if kept < start:
+                await store.add_blocks(blocks[start : start + 2], [], RELAYER)
+    finally:
+        await store.close()
+
+
 def _differences(connection: Connection) -> list[object]:
     return list(compare_metadata(MigrationContext.configure(connection), metadata))
 

@@ -160,7 +160,8 @@ async def _take_back(
 
 
 async def _next_nonce(connection: AsyncConnection, chain_nonce: int) -> int:
-    query = select(func.max(intents.c.nonce)).where(intents.c.state == "open")
+    # Not only of those that are open: the count may come from a node that lags, and an included one may be open again.
+    query = select(func.max(intents.c.nonce)).where(intents.c.state != "dropped")
     highest = (await connection.execute(query)).scalar()
     return chain_nonce if highest is None else max(chain_nonce, highest + 1)
 

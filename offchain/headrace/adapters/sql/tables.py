@@ -289,13 +289,13 @@ intents = Table(
     Index(None, "state"),
     Index(None, "block_number"),
 )
-# Two open intents never share a nonce: the second could only be sent instead of the first.
+# No two intents share a nonce: an included one is open again when its block is gone.
 Index(
-    "uq_intents_open_nonce",
+    "uq_intents_nonce",
     intents.c.nonce,
     unique=True,
-    sqlite_where=text("state = 'open'"),
-    postgresql_where=text("state = 'open'"),
+    sqlite_where=text("state <> 'dropped'"),
+    postgresql_where=text("state <> 'dropped'"),
 )
 
 attempts = Table(

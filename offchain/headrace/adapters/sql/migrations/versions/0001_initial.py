@@ -41,12 +41,12 @@ def upgrade() -> None:
     op.create_index("ix_intents_block_number", "intents", ["block_number"])
     op.create_index("ix_intents_state", "intents", ["state"])
     op.create_index(
-        "uq_intents_open_nonce",
+        "uq_intents_nonce",
         "intents",
         ["nonce"],
         unique=True,
-        sqlite_where=sa.text("state = 'open'"),
-        postgresql_where=sa.text("state = 'open'"),
+        sqlite_where=sa.text("state <> 'dropped'"),
+        postgresql_where=sa.text("state <> 'dropped'"),
     )
     op.create_table(
         "payloads",
