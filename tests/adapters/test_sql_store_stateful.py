@@ -44,18 +44,18 @@ class StoreFollowsChain(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.runner = asyncio.Runner()
+        self.loop = asyncio.new_event_loop()
         self.chain = FakeChain()
         self.store: SqlStore = self.run(SqlStore.open("sqlite+aiosqlite://", FakeClock()))
         self.seen: set[Hash32] = set()
         self.results: set[Hash32] = set()
 
     def run(self, call: Any) -> Any:
-        return self.runner.run(call)
+        return self.loop.run_until_complete(call)
 
     def teardown(self) -> None:
         self.run(self.store.close())
-        self.runner.close()
+        self.loop.close()
 
     # What happens on the chain
 
