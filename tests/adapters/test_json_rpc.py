@@ -215,6 +215,12 @@ async def test_simulate__failures__are_worded_by_what_there_is(node: Node, chain
     assert [outcome.error for outcome in outcomes] == ["out of gas", "reverted without a reason", "Error(reason=no)"]
 
 
+async def test_read__nothing_comes_back__is_unavailable(node: Node, chain: Web3Chain) -> None:
+    node.answer = lambda method, params: "0x"
+    with pytest.raises(ChainUnavailable, match=r"answered isBonded at .* the data ends after 0 bytes"):
+        await chain.is_bonded("0x" + "11" * 20)
+
+
 async def test_connect__closes_when_nothing_is_deployed(node: Node, tmp_path: Path) -> None:
     node.answer = lambda method, params: "0x5"
     with pytest.raises(ConfigurationError, match="nothing is deployed on chain 5"):

@@ -8,10 +8,10 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from eth_abi.abi import decode, encode
-from eth_abi.exceptions import DecodingError
+from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
+from headrace.adapters.abi_reader import MalformedData, ValuesReader
 from headrace.core.events import ChainEvent
 from headrace.core.requests import PackedRequest, unpack
 from headrace.core.types import ZERO_HASH, Address, Hash32, Request
@@ -30,7 +30,7 @@ class _Signature(NamedTuple):
     name: str
     inputs: tuple[Mapping[str, Any], ...]
     types: tuple[str, ...]
-    outputs: tuple[Mapping[str, Any], ...]
+    outputs: ValuesReader
 
     @property
     def hash(self) -> bytes:
@@ -50,8 +50,7 @@ class ContractAbi:
 
     def result(self, function: str, data: bytes) -> list[Any]:
         """What a call returned, in the conventions of `ChainEvent.args`."""
-        outputs = self._functions[function].outputs
-        return _plain_all(outputs, decode([type_of(output) for output in outputs], data))
+        return self._functions[function].outputs.read(data)
 
 
 class EventDecoder:
@@ -109,8 +108,8 @@ class ErrorDecoder:
         if entry is None:
             return "0x" + data.hex() if data else "reverted without a reason"
         try:
-            values = _plain_all(entry.inputs, decode(entry.types, data[4:]))
-        except DecodingError:
+            values = ValuesReader(entry.inputs).read(data[4:])
+        except MalformedData:
             return "0x" + data.hex()
         fields = (f"{given['name']}={value}" for given, value in zip(entry.inputs, values, strict=True))
         return f"{entry.name}({', '.join(fields)})"
@@ -155,28 +154,16 @@ class _Event:
         inputs = entry["inputs"]
         self.topic = "0x" + keccak(text=f"{self.name}({','.join(type_of(given) for given in inputs)})").hex()
         self._names = [given["name"] for given in inputs]
-        self._indexed = [given for given in inputs if given["indexed"]]
-        self._data = [given for given in inputs if not given["indexed"]]
-        self._data_types = [type_of(given) for given in self._data]
+        self._indexed = [(given["name"], ValuesReader([given])) for given in inputs if given["indexed"]]
+        data = [given for given in inputs if not given["indexed"]]
+        self._data_names = [given["name"] for given in data]
+        self._data = ValuesReader(data)
 
     def args(self, topics: Sequence[str], data: str) -> dict[str, Any]:
-        values = {}
-        for given, topic in zip(self._indexed, topics[1:], strict=True):
-            values[given["name"]] = _topic_value(given["type"], topic)
-        decoded = decode(self._data_types, bytes.fromhex(data[2:]))
-        for given, value in zip(self._data, decoded, strict=True):
-            values[given["name"]] = _plain(given, given["type"], value)
+        values = dict(zip(self._data_names, self._data.read(bytes.fromhex(data[2:])), strict=True))
+        for (name, reader), topic in zip(self._indexed, topics[1:], strict=True):
+            (values[name],) = reader.read(bytes.fromhex(topic[2:]))
         return {name: values[name] for name in self._names}
-
-
-def _topic_value(kind: str, topic: str) -> Any:
-    if kind == "address":
-        return "0x" + topic[-40:].lower()
-    if kind.startswith("uint"):
-        return int(topic, 16)
-    if kind == "bytes32":
-        return topic.lower()
-    return _plain({}, kind, decode([kind], bytes.fromhex(topic[2:]))[0])
 
 
 def _entries(entries: Iterable[Mapping[str, Any]], kind: str) -> list[_Signature]:
@@ -185,27 +172,8 @@ def _entries(entries: Iterable[Mapping[str, Any]], kind: str) -> list[_Signature
             entry["name"],
             tuple(entry["inputs"]),
             tuple(type_of(given) for given in entry["inputs"]),
-            tuple(entry.get("outputs", ())),
+            ValuesReader(entry.get("outputs", ())),
         )
         for entry in entries
         if entry["type"] == kind
     ]
-
-
-def _plain_all(kinds: Sequence[Mapping[str, Any]], values: Sequence[Any]) -> list[Any]:
-    return [_plain(given, given["type"], value) for given, value in zip(kinds, values, strict=True)]
-
-
-def _plain(given: Mapping[str, Any], kind: str, value: Any) -> Any:
-    """A decoded value in the conventions of `ChainEvent.args`."""
-    if kind.endswith("]"):
-        item = kind[: kind.rindex("[")]
-        return [_plain(given, item, each) for each in value]
-    if kind == "tuple":
-        components = given["components"]
-        return {part["name"]: _plain(part, part["type"], each) for part, each in zip(components, value, strict=True)}
-    if kind == "address":
-        return value.lower()
-    if kind.startswith("bytes"):
-        return "0x" + value.hex()
-    return value

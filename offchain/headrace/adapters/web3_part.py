@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.adapters.abi_codec import ContractAbi, ErrorDecoder, EventDecoder
+from headrace.adapters.abi_reader import MalformedData
 from headrace.adapters.deployment import Deployment
 from headrace.adapters.json_rpc import JsonRpc, RpcError
 from headrace.core.errors import ChainUnavailable, InvalidInput
@@ -61,7 +62,10 @@ class ChainPart:
             if revert := bytes_of(exc.data):
                 raise InvalidInput(f"{function} reverts with {self._errors.decode(revert)}") from exc
             raise ChainUnavailable(f"{self._rpc.endpoint} answered {function} with: {exc.message}") from exc
-        return abi.result(function, bytes_of(data))
+        try:
+            return abi.result(function, bytes_of(data))
+        except MalformedData as exc:
+            raise ChainUnavailable(f"{self._rpc.endpoint} answered {function} at {address} with: {exc}") from exc
 
     async def _latest(self) -> Any:
         return await self._ask("eth_getBlockByNumber", "latest", False)
