@@ -35,6 +35,7 @@ from headrace.core.types import (
     MarketTerms,
     Mode,
     Request,
+    ResultRef,
     RoundRecord,
     Status,
 )
@@ -392,6 +393,17 @@ class FakeChain:
         self._enter("statuses")
         world = _World(self.all_events())
         return [world.statuses[id_] for id_ in request_ids]
+
+    async def verify_result(self, request_id: Hash32, ref: ResultRef, payload: bytes) -> bool:
+        """By the hashes alone: who settled when is not looked at."""
+        self._enter("verify_result")
+        settled = any(
+            event.name == "ResultFulfilled"
+            and event.args["requestId"] == request_id
+            and event.args["resultHash"] == ref.result_hash
+            for event in self.all_events()
+        )
+        return settled and (not payload or _hex(keccak(payload)) == ref.result_hash)
 
     async def node_facts(self, key: Address) -> NodeFacts:
         self._enter("node_facts")

@@ -23,6 +23,7 @@ from headrace.core.types import (
     MarketTerms,
     Request,
     Result,
+    ResultRef,
     RoundRecord,
     Status,
 )
@@ -206,6 +207,10 @@ class Chain(Protocol):
 
     async def statuses(self, request_ids: Sequence[Hash32]) -> list[Status]:
         """Status of each, in order."""
+        ...
+
+    async def verify_result(self, request_id: Hash32, ref: ResultRef, payload: bytes) -> bool:
+        """Whether the market settled the request with this result and, unless `payload` is empty, with these bytes."""
         ...
 
     async def node_facts(self, key: Address) -> NodeFacts:

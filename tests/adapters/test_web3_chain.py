@@ -28,6 +28,7 @@ from headrace.core.types import (
     Price,
     Request,
     Result,
+    ResultRef,
     RoundRecord,
     Status,
 )
@@ -223,6 +224,21 @@ async def test_simulate__gas__is_what_the_transaction_uses(anvil: LocalChain, ch
     assert await chain.credit_wei(relayer) > 0
     assert await chain.recorded_at_s(relayer, 1) == await anvil.now_s()
     assert await chain.next_round(relayer) == 2
+
+
+async def test_verify_result__settled__is_true_of_that_result_only(anvil: LocalChain, chain: Web3Chain) -> None:
+    request, relayer = await make_posted(anvil), anvil.accounts[1]
+    settled_set = result_set(chain, anvil, request)
+    await send(anvil, chain, chain.record_round_call(relayer, record_of(1)))
+    await anvil.mine()
+    await send(anvil, chain, chain.submit_results_call(relayer, [settled_set]))
+    await anvil.mine()
+    ((_, result),) = settled_set.items
+    ref = ResultRef(result.result_hash, relayer, 1, (NODE,), (await chain.head()).timestamp_s)
+    assert await chain.verify_result(id_of(chain, request), ref, b"")
+    assert not await chain.verify_result(id_of(chain, request), ref, b"other bytes")
+    assert not await chain.verify_result(id_of(chain, request), replace(ref, settled_at_s=1), b"")
+    assert not await chain.verify_result(ZERO_HASH, ref, b"")
 
 
 async def test_simulate__poor_sender__is_told_of_the_logic_only(anvil: LocalChain, chain: Web3Chain) -> None:

@@ -14,7 +14,7 @@ from headrace.adapters.web3_part import ChainPart, b32
 from headrace.core.errors import ChainUnavailable
 from headrace.core.events import BlockRef, ChainEvent
 from headrace.core.scheduling import Offer
-from headrace.core.types import ZERO_ADDRESS, Address, GasQuote, Hash32, MarketTerms, Price, Status
+from headrace.core.types import ZERO_ADDRESS, Address, GasQuote, Hash32, MarketTerms, Price, ResultRef, Status
 from headrace.ports import ModelFacts, NodeFacts
 
 _GWEI = 10**9
@@ -93,6 +93,11 @@ class ChainReader(ChainPart):
     async def statuses(self, request_ids: Sequence[Hash32]) -> list[Status]:
         (found,) = await self._read(self._market, self.market, "statusOf", [b32(each) for each in request_ids])
         return [Status(each) for each in found]
+
+    async def verify_result(self, request_id: Hash32, ref: ResultRef, payload: bytes) -> bool:
+        preimage = (b32(ref.result_hash), ref.relayer, ref.round, list(ref.nodes), ref.settled_at_s)
+        (settled,) = await self._read(self._market, self.market, "verifyResult", b32(request_id), preimage, payload)
+        return bool(settled)
 
     async def node_facts(self, key: Address) -> NodeFacts:
         at = hex((await self.head()).number)
