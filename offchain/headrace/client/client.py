@@ -11,16 +11,17 @@ from typing import Any, Self
 import aiohttp
 
 from headrace.client.answers import Answer, ResultVerifier, answer_of, ref_of
+from headrace.client.audits import ApiRounds
 from headrace.client.drafts import Draft, Network, Wanted, checked_draft, packed_of
 from headrace.client.errors import ApiRefused, Untrue, WaitEnded
 from headrace.client.http import ApiCalls, Backoff
 from headrace.client.sender import TransactionSender
 from headrace.core import typed_data
 from headrace.core.calls import cancel_data, cancel_with_release_data
-from headrace.core.errors import Unavailable, UnknownModel
+from headrace.core.errors import ConfigurationError, Refused, Unavailable, UnknownModel
 from headrace.core.requests import request_id as id_of
 from headrace.core.requests import unpack
-from headrace.core.types import Hash32, Request
+from headrace.core.types import Address, Hash32, Request
 from headrace.ports import Call, Clock, Signer
 
 ACCESS_S = 900
@@ -34,7 +35,7 @@ class HeadraceClient:
 
     Args:
         api_url: of the relayer's API.
-        signer: the requester's key.
+        signer: the requester's key; without one, only what is public can be read.
         clock: the time.
         chain_id: when given, a relayer of another chain is refused.
         market: likewise for another market.
@@ -47,7 +48,7 @@ class HeadraceClient:
     def __init__(
         self,
         api_url: str,
-        signer: Signer,
+        signer: Signer | None,
         clock: Clock,
         *,
         chain_id: int | None = None,
@@ -79,6 +80,15 @@ class HeadraceClient:
         if self._session is not None:
             await self._session.close()
 
+    @property
+    def account(self) -> Address:
+        """Whose requests these are.
+
+        Raises:
+            ConfigurationError: the client has no key.
+        """
+        return self._key.address
+
     # Before sending
 
     async def network(self) -> Network:
@@ -95,6 +105,7 @@ class HeadraceClient:
                     market=str(body["contracts"]["inference_market"]),
                     relayer=str(body["relayer"]),
                     max_ttl_s=int(body["terms"]["max_ttl_s"]),
+                    confirmations=int(body["confirmations"]),
                 )
             except (KeyError, TypeError, ValueError) as exc:
                 raise Untrue(f"what answers at {self._url} is not a Headrace relayer") from exc
@@ -113,6 +124,22 @@ class HeadraceClient:
         models: list[Mapping[str, Any]] = await self._calls.json("GET", "/v1/models")
         return models
 
+    async def offered_model(self) -> str:
+        """The name of a model that a linked node offers.
+
+        Raises:
+            Refused: none does.
+        """
+        for node in (await self._calls.json("GET", "/v1/nodes"))["nodes"]:
+            for offer in node["offers"] or ():
+                if offer["model_id"] in node["heartbeat"]["models"]:
+                    return str(offer["model_name"])
+        raise Refused(f"no node that is linked to {self._url} offers a model now: start one, or try again later")
+
+    def rounds(self) -> ApiRounds:
+        """The relayer's rounds, for an audit."""
+        return ApiRounds(self._calls)
+
     async def draft(self, wanted: Wanted) -> Draft:
         """Have a request drafted and its prompt stored, and check that the draft is what was asked.
 
@@ -121,9 +148,9 @@ class HeadraceClient:
             Untrue: the draft is something else.
         """
         network = await self.network()
-        body = await self._calls.json("POST", "/v1/requests/draft", body=wanted.body(self._signer.address))
+        body = await self._calls.json("POST", "/v1/requests/draft", body=wanted.body(self.account))
         model_id = await self._model_id(wanted.model)
-        return checked_draft(wanted, body, network, self._signer.address, model_id, self._clock.now_ms() // 1000)
+        return checked_draft(wanted, body, network, self.account, model_id, self._clock.now_ms() // 1000)
 
     async def send(self, draft: Draft, sender: TransactionSender) -> Hash32:
         """Send a draft's transaction. A draft that is sent twice is refused by the market, never paid twice."""
@@ -136,9 +163,11 @@ class HeadraceClient:
         view: Mapping[str, Any] = await self._calls.json("GET", f"/v1/requests/{request_id}")
         return view
 
-    async def requests(self, *, limit: int = 20, state: str | None = None) -> list[Mapping[str, Any]]:
-        """This account's requests at the relayer, newest first."""
-        query = {"requester": self._signer.address, "limit": str(limit)}
+    async def requests(
+        self, *, limit: int = 20, state: str | None = None, requester: Address | None = None
+    ) -> list[Mapping[str, Any]]:
+        """Requests at the relayer, newest first; of this account unless another requester is given."""
+        query = {"requester": requester or self.account, "limit": str(limit)}
         if state is not None:
             query["state"] = state
         found: list[Mapping[str, Any]] = (await self._calls.json("GET", "/v1/requests", query=query))["requests"]
@@ -211,6 +240,14 @@ class HeadraceClient:
     # Inside
 
     @property
+    def _key(self) -> Signer:
+        if self._signer is None:
+            raise ConfigurationError(
+                "there is no requester's key: set HEADRACE_REQUESTER_PRIVATE_KEY or HEADRACE_REQUESTER__KEY__KEYSTORE"
+            )
+        return self._signer
+
+    @property
     def _calls(self) -> ApiCalls:
         if self._session is None:
             raise RuntimeError("a HeadraceClient is used in `async with`")
@@ -243,8 +280,9 @@ class HeadraceClient:
 
     async def _sign_in(self) -> dict[str, str]:
         network = await self.network()
-        account, until_s = self._signer.address, self._clock.now_ms() // 1000 + ACCESS_S
+        signer, account = self._key, self.account
+        until_s = self._clock.now_ms() // 1000 + ACCESS_S
         domain = typed_data.Domain(network.chain_id, network.market)
         struct_hash = typed_data.hash_access(account, network.relayer, until_s)
-        signature = self._signer.sign_digest(typed_data.digest(domain, struct_hash))
+        signature = signer.sign_digest(typed_data.digest(domain, struct_hash))
         return {"Authorization": f"Headrace {account}:{until_s}:0x{signature.hex()}"}

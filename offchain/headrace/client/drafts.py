@@ -74,6 +74,7 @@ class Network:
     market: Address
     relayer: Address
     max_ttl_s: int
+    confirmations: int = 0
 
 
 @dataclass(frozen=True, slots=True)

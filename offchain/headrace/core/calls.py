@@ -65,3 +65,16 @@ def _params(request: Request) -> tuple[object, ...]:
         request.gas_budget_wei,
         request.priority_fee_wei,
     )
+
+
+def selectors() -> dict[str, bytes]:
+    """The first four bytes of the calls that a relayer sends, by function name."""
+    result_item = f"({_PACKED},uint96,bytes32)"
+    result_set = f"(uint64,address[],bytes[],{result_item}[],bytes[],bytes[])"
+    record = "(uint64,bytes32,bytes32,bytes32,uint64,bytes32,uint32,uint32,uint32)"
+    signatures = {
+        "recordRound": f"recordRound(address,{record},bytes)",
+        "submitResults": f"submitResults(address,{result_set}[])",
+        "expire": f"expire({_PACKED}[])",
+    }
+    return {name: keccak(text=signature)[:4] for name, signature in signatures.items()}

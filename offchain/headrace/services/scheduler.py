@@ -92,8 +92,9 @@ class Scheduler:
         first_round: int,
         rounds: asyncio.Lock,
         settings: SchedulerSettings | None = None,
+        wake: Wake | None = None,
     ) -> None:
-        self.wake = Wake()
+        self.wake = wake or Wake()
         self._chain = chain
         self._store = store
         self._link = link

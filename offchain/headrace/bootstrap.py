@@ -1,0 +1,345 @@
+"""Puts a relayer and a node together: the only module, besides the command line's, that names concrete classes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import secrets
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from headrace.adapters.clock import SystemClock
+from headrace.adapters.keystore import LocalSigner, load_signer
+from headrace.adapters.link_server import LinkServer
+from headrace.adapters.llama_cpp import LlamaCppBackend
+from headrace.adapters.node_journal import SqlNodeJournal
+from headrace.adapters.openai_backend import OpenAiBackend
+from headrace.adapters.prometheus import PrometheusMetrics
+from headrace.adapters.sql.store import SqlStore
+from headrace.adapters.web3_chain import Web3Chain
+from headrace.api.app import create_app
+from headrace.api.context import ApiContext, ApiLimits, Contracts
+from headrace.api.server import bind, serve
+from headrace.core.batching import BatchPolicy
+from headrace.core.calls import selectors
+from headrace.core.errors import ConfigurationError, UnknownModel
+from headrace.core.guard import GuardPolicy
+from headrace.core.scheduling import Policy
+from headrace.core.typed_data import Domain
+from headrace.core.types import Price
+from headrace.node.daemon import NodeDaemon
+from headrace.node.options import NodeOptions, OfferedModel
+from headrace.ports import Backend, ModelFacts
+from headrace.services.aggregator import Aggregator
+from headrace.services.dispatcher import Dispatcher
+from headrace.services.indexer import Indexer, IndexerSettings
+from headrace.services.reaper import Reaper
+from headrace.services.scheduler import Scheduler, SchedulerSettings
+from headrace.services.sender import Sender
+from headrace.services.settler import Settler
+from headrace.services.wake import Wake
+from headrace.settings import NodeSettings, Settings
+
+log = structlog.get_logger(__name__)
+
+MAX_FEE_CEILING_WEI = 10_000 * 10**9
+DRAIN_TIMEOUT_S = 10.0
+_DRAIN_POLL_S = 0.1
+
+
+# The relayer
+
+
+@dataclass(frozen=True, slots=True)
+class _Relayer:
+    """The parts of a relayer, wired."""
+
+    store: SqlStore
+    link: LinkServer
+    indexer: Indexer
+    scheduler: Scheduler
+    aggregator: Aggregator
+    settler: Settler
+    reaper: Reaper
+    api: ApiContext
+
+
+async def run_relayer(settings: Settings) -> None:
+    """Run a relayer until cancelled; then stop assigning, let what is in flight finish, and close.
+
+    Raises:
+        ConfigurationError: a key, a bond, a balance, a port or the deployment is missing or wrong.
+        ChainUnavailable: the chain does not answer at the start.
+    """
+    signer = signer_of(settings, "relayer")
+    async with AsyncExitStack() as stack:
+        listener = bind(settings.relayer.api_host, settings.relayer.api_port)
+        stack.callback(listener.close)
+        chain = await Web3Chain.connect(
+            settings.chain.rpc_url, settings.chain.deployments, timeout_s=settings.chain.timeout_s
+        )
+        stack.push_async_callback(chain.close)
+        await _require_fit(chain, signer, settings.relayer.min_balance_wei)
+        settings.relayer.database.parent.mkdir(parents=True, exist_ok=True)
+        store = await SqlStore.open(f"sqlite+aiosqlite:///{settings.relayer.database}", SystemClock())
+        stack.push_async_callback(store.close)
+        relayer = await _wire(settings, chain, store, signer)
+        log.info("relayer_started", relayer=signer.address, chain=chain.chain_id, market=chain.market)
+        await _serve(relayer, lambda: serve(create_app(relayer.api), listener))
+
+
+async def _require_fit(chain: Web3Chain, signer: LocalSigner, min_balance_wei: int) -> None:
+    """Raises ConfigurationError unless the relayer is bonded and can pay for gas."""
+    if not await chain.is_bonded(signer.address):
+        raise ConfigurationError(
+            f"the relayer {signer.address} has no bond on chain {chain.chain_id}: run `ape run register_relayer`"
+        )
+    balance_wei = await chain.balance_wei(signer.address)
+    if balance_wei < min_balance_wei:
+        raise ConfigurationError(
+            f"the relayer {signer.address} has {balance_wei} wei, and needs {min_balance_wei} to pay for gas: "
+            "send it ether, or lower HEADRACE_RELAYER__MIN_BALANCE_WEI"
+        )
+
+
+async def _wire(settings: Settings, chain: Web3Chain, store: SqlStore, signer: LocalSigner) -> _Relayer:
+    clock, metrics, rounds = SystemClock(), PrometheusMetrics(), asyncio.Lock()
+    terms, models = await chain.market_terms(), await chain.models()
+    policy = settings.relayer.policy.policy()
+    domain = Domain(chain.chain_id, chain.market)
+    link = LinkServer(signer.address, domain, clock, host=settings.relayer.link_host, port=settings.relayer.link_port)
+    sender = Sender(chain, store, clock, signer, metrics, _guard(chain))
+    names = {model.model_id: model.name for model in models}
+    schedule = Wake()
+    dispatcher = Dispatcher(store, link, clock, metrics, domain, names, schedule.ring)
+    scheduler = Scheduler(
+        chain,
+        store,
+        link,
+        dispatcher,
+        clock,
+        signer,
+        metrics,
+        terms,
+        models,
+        policy,
+        await chain.next_round(signer.address),
+        rounds,
+        SchedulerSettings(lease_ms=settings.relayer.lease_ms),
+        schedule,
+    )
+    batching = BatchPolicy(settings.relayer.batch.max_results, settings.relayer.batch.max_age_ms)
+    settler = Settler(chain, store, link, sender, clock, signer, metrics, terms, batching, rounds, scheduler.wake.ring)
+
+    def on_change() -> None:
+        schedule.ring()
+        settler.wake.ring()
+
+    indexer = Indexer(
+        chain,
+        store,
+        clock,
+        metrics,
+        signer.address,
+        chain.deployment.first_block,
+        on_change,
+        IndexerSettings(poll_ms=settings.chain.poll_ms, confirmations=settings.chain.confirmations),
+    )
+    return _Relayer(
+        store=store,
+        link=link,
+        indexer=indexer,
+        scheduler=scheduler,
+        aggregator=Aggregator(chain, store, clock, metrics, terms, schedule.ring, settler.wake.ring),
+        settler=settler,
+        reaper=Reaper(chain, store, sender, signer, metrics, terms),
+        api=_api_context(settings, chain, store, link, signer, policy, metrics, indexer),
+    )
+
+
+def _guard(chain: Web3Chain) -> GuardPolicy:
+    allowed = selectors()
+    return GuardPolicy(
+        selectors={
+            chain.market: frozenset({allowed["submitResults"], allowed["expire"]}),
+            chain.schedule_log: frozenset({allowed["recordRound"]}),
+        },
+        max_fee_ceiling_wei=MAX_FEE_CEILING_WEI,
+    )
+
+
+def _api_context(
+    settings: Settings,
+    chain: Web3Chain,
+    store: SqlStore,
+    link: LinkServer,
+    signer: LocalSigner,
+    policy: Policy,
+    metrics: PrometheusMetrics,
+    indexer: Indexer,
+) -> ApiContext:
+    def readiness() -> list[str]:
+        return [] if indexer.caught_up.is_set() else ["the indexer has not caught up with the chain yet"]
+
+    return ApiContext(
+        store=store,
+        chain=chain,
+        link=link,
+        clock=SystemClock(),
+        signer=signer,
+        policy=policy,
+        confirmations=settings.chain.confirmations,
+        contracts=Contracts(model_registry=chain.deployment.address_of("ModelRegistry")),
+        link_url=f"ws://{settings.relayer.link_host}:{settings.relayer.link_port}/link",
+        metrics_text=metrics.text,
+        readiness=readiness,
+        cors_origins=settings.relayer.cors_origins,
+        limits=ApiLimits(min_balance_wei=settings.relayer.min_balance_wei),
+    )
+
+
+async def _serve(relayer: _Relayer, serve_api: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run all loops. When cancelled, scheduling stops first and settling last."""
+    async with asyncio.TaskGroup() as group:
+        doors = [
+            group.create_task(relayer.indexer.run(), name="indexer"),
+            group.create_task(relayer.link.run(relayer.aggregator), name="link"),
+            group.create_task(serve_api(), name="api"),
+        ]
+        # What looks eligible before may long be settled.
+        await relayer.indexer.caught_up.wait()
+        scheduling = group.create_task(relayer.scheduler.run(), name="scheduler")
+        settling = [
+            group.create_task(relayer.settler.run(), name="settler"),
+            group.create_task(relayer.reaper.run(), name="reaper"),
+        ]
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            scheduling.cancel()
+            await _drain(relayer)
+            for task in (*settling, *doors):
+                task.cancel()
+            raise
+
+
+async def _drain(relayer: _Relayer) -> None:
+    """Wait until nothing is computing, unsettled or unconfirmed; at most `DRAIN_TIMEOUT_S`. What is left is stored."""
+    try:
+        async with asyncio.timeout(DRAIN_TIMEOUT_S):
+            while (
+                await relayer.store.open_assignments()
+                or await relayer.store.ready_results(1)
+                or await relayer.store.open_intents()
+            ):
+                await asyncio.sleep(_DRAIN_POLL_S)  # noqa: ASYNC110 - the store is what tells, and it has no bell
+    except TimeoutError:
+        log.warning("stopped_before_drained", seconds=DRAIN_TIMEOUT_S)
+
+
+# The node
+
+
+async def run_node(settings: Settings) -> None:
+    """Run a node until cancelled; then finish what it is computing and close.
+
+    Raises:
+        ConfigurationError: a key, a price, a model or the deployment is missing or wrong.
+        BackendUnavailable: the model server does not answer.
+    """
+    signer = signer_of(settings, "node")
+    async with AsyncExitStack() as stack:
+        options = await _node_options(settings)
+        settings.node.journal.parent.mkdir(parents=True, exist_ok=True)
+        journal = await stack.enter_async_context(SqlNodeJournal(settings.node.journal))
+        backend = _backend(settings.node)
+        stack.push_async_callback(backend.close)
+        daemon = NodeDaemon(
+            options,
+            signer,
+            journal,
+            backend,
+            SystemClock(),
+            rng=random.Random(),
+            random_bytes=secrets.token_bytes,
+        )
+        log.info("node_started", node=signer.address, models=[model.name for model in options.models])
+        running = asyncio.create_task(daemon.run(), name="node")
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            daemon.stop()
+            await running
+            raise
+
+
+async def _node_options(settings: Settings) -> NodeOptions:
+    """The operator's settings, with what the chain says of the models."""
+    chain = await Web3Chain.connect(
+        settings.chain.rpc_url, settings.chain.deployments, timeout_s=settings.chain.timeout_s
+    )
+    try:
+        registered = {model.name: model for model in await chain.models()}
+        return NodeOptions(
+            link_url=settings.node.relayer_link_url,
+            chain_id=chain.chain_id,
+            market=chain.market,
+            models=tuple(_offered(name, registered, settings.node) for name in settings.node.models),
+            max_in_flight=settings.node.max_in_flight,
+            region=settings.node.region,
+        )
+    finally:
+        await chain.close()
+
+
+def _offered(name: str, registered: dict[str, ModelFacts], settings: NodeSettings) -> OfferedModel:
+    facts = registered.get(name)
+    if facts is None:
+        raise UnknownModel(f"there is no model {name} in the registry; there are: {', '.join(sorted(registered))}")
+    price = settings.prices.get(name)
+    if price is None:
+        raise ConfigurationError(f"there is no price for {name}: set it in HEADRACE_NODE__PRICES")
+    return OfferedModel(
+        facts.model_id,
+        name,
+        facts.complexity_milli,
+        Price(price.per_prompt_kib_wei, price.per_thousand_tokens_wei),
+    )
+
+
+def _backend(settings: NodeSettings) -> Backend:
+    if settings.backend == "openai":
+        if settings.openai_url is None:
+            raise ConfigurationError("the backend is openai, but HEADRACE_NODE__OPENAI_URL is not set")
+        key = settings.openai_api_key.get_secret_value() if settings.openai_api_key else None
+        return OpenAiBackend(settings.openai_url, {name: name for name in settings.models}, api_key=key)
+    if len(settings.models) != 1:
+        raise ConfigurationError(
+            "the embedded backend serves one model: name one in HEADRACE_NODE__MODELS, or use the openai backend"
+        )
+    (name,) = settings.models
+    path: Path | None = settings.model_files.get(name)
+    return LlamaCppBackend(name, path, parallel=settings.max_in_flight)
+
+
+def signer_of(settings: Settings, role: str) -> LocalSigner:
+    """The key of a role, by the settings.
+
+    Raises:
+        ConfigurationError: there is none, or it cannot be used.
+    """
+    section = getattr(settings, role).key
+    secret = getattr(settings, f"{role}_private_key")
+    return load_signer(
+        keystore=section.keystore,
+        password_file=section.password_file,
+        private_key=secret.get_secret_value() if secret else None,
+        key_variable=f"HEADRACE_{role.upper()}_PRIVATE_KEY",
+        environ=os.environ,
+    )

@@ -1,0 +1,240 @@
+"""The command line: `headrace relayer | node | key | request | audit`.
+
+Errors are one red sentence on stderr: exit code 1, or 2 for a command that is typed wrongly. HEADRACE_DEBUG shows
+where they come from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import headrace
+from headrace.cli import audits, requests, screens
+from headrace.cli.session import OpenChain, Role, Session, session_of
+from headrace.core.errors import HeadraceError
+from headrace.logging import configure
+from headrace.ports import Signer, Store
+from headrace.settings import PREFIX, Settings, load_settings
+
+USAGE = 2
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="headrace",
+    help="AI inference, requested and paid on-chain.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+key_app = typer.Typer(help="Make and show keys.", no_args_is_help=True)
+app.add_typer(key_app, name="key")
+app.add_typer(requests.app, name="request")
+app.command("audit")(audits.audit_rounds)
+
+
+class KeyRole(StrEnum):
+    """Whose key."""
+
+    RELAYER = "relayer"
+    NODE = "node"
+    REQUESTER = "requester"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and end the process with its exit code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command; every error that Headrace raises on purpose is one sentence."""
+    try:
+        app(args=list(arguments), prog_name="headrace")
+    except SystemExit as exc:
+        return exc.code if isinstance(exc.code, int) else int(exc.code is not None)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as exc:
+        if os.environ.get(f"{PREFIX}DEBUG"):
+            raise
+        screens.show_error(_sentence(exc))
+        return 1
+    return 0
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings [env: HEADRACE_CONFIG].")] = None,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(headrace.__version__)
+        raise typer.Exit
+    context.obj = lambda: make_session(load_settings(config))
+
+
+@app.command("relayer")
+def run_relayer(context: typer.Context) -> None:
+    """Run a relayer: index, schedule, settle, and serve the API and the nodes' links."""
+    from headrace import bootstrap
+
+    _serve(session_of(context).settings, bootstrap.run_relayer)
+
+
+@app.command("node")
+def run_node(context: typer.Context) -> None:
+    """Run a node: link to a relayer, run models, sign answers."""
+    from headrace import bootstrap
+
+    _serve(session_of(context).settings, bootstrap.run_node)
+
+
+@key_app.command("new")
+def new_key(
+    path: Annotated[Path, typer.Argument(help="Where the encrypted keystore goes; a file that exists is kept.")],
+    password_file: Annotated[
+        Path | None, typer.Option(help="Holds the password [env: HEADRACE_KEYSTORE_PASSWORD].")
+    ] = None,
+) -> None:
+    """Make a key in a new encrypted keystore and show its address."""
+    from headrace.adapters.keystore import PASSWORD_VARIABLE, create_keystore, read_password
+
+    if password_file is None and PASSWORD_VARIABLE not in os.environ and sys.stdin.isatty():
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
+    else:
+        password = read_password(password_file, os.environ)
+    typer.echo(create_keystore(path, password).address)
+
+
+@key_app.command("show")
+def show_key(
+    context: typer.Context, role: Annotated[KeyRole, typer.Argument(help="Whose key, by the settings.")]
+) -> None:
+    """Show the address of a key that the settings name. The key itself is never shown."""
+    role_name: Role = role.value
+    typer.echo(session_of(context).signer(role_name).address)
+
+
+# Wiring
+
+
+def make_session(settings: Settings) -> Session:
+    """A session over the real adapters."""
+    from headrace.adapters.clock import SystemClock
+
+    return Session(
+        settings=settings,
+        clock=SystemClock(),
+        console=Console(),
+        open_signer=open_signer,
+        open_chain=open_chain,
+        open_store=open_store,
+    )
+
+
+def open_signer(settings: Settings, role: Role) -> Signer:
+    """The key of a role, by the settings.
+
+    Raises:
+        ConfigurationError: there is none, or it cannot be used.
+    """
+    from headrace.adapters.keystore import load_signer
+
+    section = getattr(settings, role).key
+    secret = getattr(settings, f"{role}_private_key")
+    return load_signer(
+        keystore=section.keystore,
+        password_file=section.password_file,
+        private_key=secret.get_secret_value() if secret else None,
+        key_variable=f"{PREFIX}{role.upper()}_PRIVATE_KEY",
+        environ=os.environ,
+    )
+
+
+@contextlib.asynccontextmanager
+async def open_chain(settings: Settings) -> AsyncIterator[OpenChain]:
+    """The chain of the settings, checked against its deployment."""
+    from headrace.adapters.web3_chain import Web3Chain
+
+    chain = await Web3Chain.connect(
+        settings.chain.rpc_url, settings.chain.deployments, timeout_s=settings.chain.timeout_s
+    )
+    try:
+        yield OpenChain(chain, chain.deployment.first_block)
+    finally:
+        await chain.close()
+
+
+@contextlib.asynccontextmanager
+async def open_store(path: Path) -> AsyncIterator[Store]:
+    """A relayer's database."""
+    from headrace.adapters.clock import SystemClock
+    from headrace.adapters.sql.store import SqlStore
+
+    store = await SqlStore.open(f"sqlite+aiosqlite:///{path}", SystemClock())
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def _serve(settings: Settings, entry: Callable[[Settings], Coroutine[Any, Any, None]]) -> None:
+    """Run a service until it ends or is told to by a signal; then let it drain. A second signal does not wait."""
+    configure(settings.log.level, settings.log.style)
+    asyncio.run(_until_stopped(entry(settings)))
+
+
+async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    loop = asyncio.get_running_loop()
+    task = asyncio.create_task(work, name="service")
+    is_stopping = False
+
+    def stop() -> None:
+        nonlocal is_stopping
+        if is_stopping:
+            os._exit(INTERRUPTED)
+        is_stopping = True
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not is_stopping:
+            raise
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def _sentence(exc: BaseException) -> str:
+    """What happened and what to do, of the error that a person can do something about."""
+    cause = _cause(exc)
+    if isinstance(cause, HeadraceError):
+        text = str(cause).strip() or type(cause).__name__
+        return text if text.endswith((".", "!", "?", "`")) else f"{text}."
+    return f"Something went wrong in Headrace itself ({type(cause).__name__}): set HEADRACE_DEBUG=1 to see where."
+
+
+def _cause(exc: BaseException) -> BaseException:
+    """The first error of a group that was raised on purpose, or else the first of all."""
+    if not isinstance(exc, BaseExceptionGroup):
+        return exc
+    causes = [_cause(each) for each in exc.exceptions]
+    return next((each for each in causes if isinstance(each, HeadraceError)), causes[0])
+
+
+__all__ = ["app", "main", "make_session", "run"]

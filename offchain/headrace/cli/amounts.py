@@ -1,0 +1,37 @@
+"""Amounts as people write them: wei, gwei or ether, exactly."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, localcontext
+
+from headrace.core.errors import InvalidInput
+
+_AMOUNT = re.compile(r"(\d{1,30}(?:\.\d{1,18})?)\s*(wei|gwei|eth|ether)?", re.IGNORECASE)
+_UNITS = {"wei": 0, "gwei": 9, "eth": 18, "ether": 18}
+
+
+def parse_wei(text: str, option: str) -> int:
+    """`1500`, `20gwei`, `0.001 ether`.
+
+    Raises:
+        InvalidInput: it is no amount, or has more digits than a wei; the message names the option.
+    """
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None:
+        raise InvalidInput(f"{option} is {text!r}: write an amount such as 1500, 20gwei or 0.001ether")
+    with localcontext() as exact:
+        exact.prec = 60
+        wei = Decimal(match[1]).scaleb(_UNITS[(match[2] or "wei").lower()])
+        if wei != wei.to_integral_value():
+            raise InvalidInput(f"{option} is {text!r}, which is not a whole number of wei")
+        return int(wei)
+
+
+def show_wei(wei: int) -> str:
+    """Ether without trailing zeros, and the wei in full: nobody should have to count zeros, or to trust a rounding."""
+    with localcontext() as exact:
+        exact.prec = 60
+        ether = f"{Decimal(wei).scaleb(-18):f}"
+    trimmed = ether.rstrip("0").rstrip(".") if "." in ether else ether
+    return f"{trimmed or '0'} ether ({wei:,} wei)"

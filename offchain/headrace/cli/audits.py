@@ -1,0 +1,73 @@
+"""`headrace audit`: replay recorded rounds and compare them with the chain."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import re
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli import screens
+from headrace.cli.session import Session, session_of
+from headrace.client.audits import AuditReport, RoundSource, StoreRounds, audit, parse_rounds
+from headrace.core.errors import InvalidInput
+from headrace.core.types import Address
+
+DIFFERENCES = 1
+WITHHELD = 2
+
+
+def audit_rounds(
+    context: typer.Context,
+    rounds: Annotated[str, typer.Option(metavar="a..b", help="Which rounds [default: all].")] = "1..",
+    relayer: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Whose [default: the API's].")] = None,
+    store: Annotated[Path | None, typer.Option(help="Read snapshots from this database, not from the API.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")] = False,
+) -> None:
+    """Replay recorded rounds. Exit code 0: they hold; 1: they differ; 2: data is withheld or not what was recorded."""
+    first, last = parse_rounds(rounds)
+    if relayer is not None and not re.fullmatch(r"0x[0-9a-fA-F]{40}", relayer):
+        raise InvalidInput(f"{relayer!r} is not an address: it must be 0x and 40 hexadecimal digits")
+    session = session_of(context)
+    report = asyncio.run(_audit(session, first, last, relayer.lower() if relayer else None, store))
+    if as_json:
+        screens.show_json(session.console, dataclasses.asdict(report))
+    else:
+        screens.show_audit(session.console, report)
+    if report.is_withheld:
+        raise typer.Exit(WITHHELD)
+    if report.differs:
+        raise typer.Exit(DIFFERENCES)
+
+
+async def _audit(
+    session: Session, first: int | None, last: int | None, relayer: Address | None, store: Path | None
+) -> AuditReport:
+    async with AsyncExitStack() as stack:
+        opened = await stack.enter_async_context(session.open_chain(session.settings))
+        source: RoundSource
+        if store is not None:
+            if relayer is None:
+                raise InvalidInput("--store needs --relayer ADDRESS, since a database does not say whose it is")
+            if not store.is_file():
+                raise InvalidInput(f"there is no database {store}: correct --store")
+            source = StoreRounds(await stack.enter_async_context(session.open_store(store)))
+            confirmations = session.settings.chain.confirmations
+        else:
+            client = await stack.enter_async_context(session.client(None, opened.chain))
+            network = await client.network()
+            source, confirmations = client.rounds(), network.confirmations
+            relayer = relayer or network.relayer
+        return await audit(
+            opened.chain,
+            source,
+            relayer,
+            first=first,
+            last=last,
+            first_block=opened.first_block,
+            confirmations=confirmations,
+        )

@@ -1,0 +1,310 @@
+"""`headrace request`: post a prompt, follow it, read its answer, cancel it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from headrace.cli import screens
+from headrace.cli.amounts import parse_wei, show_wei
+from headrace.cli.session import OpenChain, Session, session_of
+from headrace.client import Answer, ChainSender, Draft, HeadraceClient, Wanted
+from headrace.core.errors import HeadraceError, InvalidInput, Refused
+from headrace.core.types import Hash32, Lane
+
+app = typer.Typer(help="Post a prompt, follow it, read its answer, cancel it.", no_args_is_help=True)
+
+RECEIPT_S = 60.0
+# After the deadline a result may still be paid, and then the refund takes its transaction.
+AFTER_DEADLINE_S = 330.0
+
+
+class LaneName(StrEnum):
+    """Which queue."""
+
+    REALTIME = "realtime"
+    BULK = "bulk"
+
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
+
+
+@app.command("new")
+def new_request(
+    context: typer.Context,
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads it from stdin.")] = None,
+    chat: Annotated[Path | None, typer.Option(help="A JSON file: an OpenAI chat body, or its messages.")] = None,
+    model: Annotated[str | None, typer.Option(help="Name or id [default: one that is offered].")] = None,
+    lane: Annotated[LaneName, typer.Option(help="Which queue.")] = LaneName.BULK,
+    ttl: Annotated[int, typer.Option(help="Seconds until the deadline.")] = 300,
+    max_tokens: Annotated[int, typer.Option(help="Most tokens of the answer.")] = 256,
+    temperature: Annotated[float | None, typer.Option(help="0 to 2.")] = None,
+    seed: Annotated[int | None, typer.Option(help="For an answer that can be repeated.")] = None,
+    max_reward: Annotated[str | None, typer.Option(help="Most for the node, such as 0.001ether.")] = None,
+    gas_budget: Annotated[str | None, typer.Option(help="Most for settlement's gas.")] = None,
+    priority_fee: Annotated[str | None, typer.Option(help="For being served sooner.")] = None,
+    max_escrow: Annotated[str | None, typer.Option(help="Refuse to escrow more than this.")] = None,
+    public: Annotated[bool, typer.Option("--public", help="Publish prompt and answer on-chain, for ever.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow it and show the answer.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Post a request; with --wait, follow it to its answer."""
+    wanted = Wanted(
+        model=model or "",
+        prompt=_prompt(prompt, chat),
+        temperature=temperature,
+        seed=seed,
+        max_output_tokens=max_tokens,
+        lane=Lane.REALTIME if lane is LaneName.REALTIME else Lane.BULK,
+        ttl_s=ttl,
+        max_reward_wei=_wei(max_reward, "--max-reward"),
+        gas_budget_wei=_wei(gas_budget, "--gas-budget"),
+        priority_fee_wei=_wei(priority_fee, "--priority-fee"),
+        max_escrow_wei=_wei(max_escrow, "--max-escrow"),
+        public=public,
+    )
+    wanted = _with_chat(wanted, chat) if chat else wanted
+    outcome = asyncio.run(_new(session_of(context), wanted, wait=wait, as_json=as_json))
+    if outcome not in (None, "fulfilled"):
+        raise Refused(f"the request ended {outcome}, without an answer; its escrow is credited to the requester")
+
+
+@app.command("show")
+def show_request(
+    context: typer.Context,
+    request_id: Annotated[str, typer.Argument(metavar="ID")],
+    answer: Annotated[bool, typer.Option("--answer", help="Read the answer too (needs the requester's key).")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show a request with its timeline."""
+    asyncio.run(_show(session_of(context), _id(request_id), answer=answer, as_json=as_json))
+
+
+@app.command("list")
+def list_requests(
+    context: typer.Context,
+    state: Annotated[str | None, typer.Option(help="Only those in this state.")] = None,
+    requester: Annotated[str | None, typer.Option(help="An address [default: of the requester's key].")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500)] = 20,
+    as_json: Json = False,
+) -> None:
+    """List requests, newest first."""
+    asyncio.run(_list(session_of(context), state, requester, limit, as_json=as_json))
+
+
+@app.command("cancel")
+def cancel_request(
+    context: typer.Context, request_id: Annotated[str, typer.Argument(metavar="ID")], as_json: Json = False
+) -> None:
+    """Cancel a request: at once if no node is assigned, else with a refund after the grace period."""
+    asyncio.run(_cancel(session_of(context), _id(request_id), as_json=as_json))
+
+
+# The commands' work
+
+
+async def _new(session: Session, wanted: Wanted, *, wait: bool, as_json: bool) -> str | None:
+    signer = session.signer("requester")
+    async with (
+        session.open_chain(session.settings) as opened,
+        session.client(signer, opened.chain) as client,
+    ):
+        if not wanted.model:
+            wanted = replace(wanted, model=await client.offered_model())
+        draft = await client.draft(wanted)
+        sender = ChainSender(opened.chain, signer)
+        if not as_json:
+            _show_draft(session, draft)
+        transaction_hash = await client.send(draft, sender)
+        lines = screens.StageLines(session.console, session.clock.now_ms())
+        if not as_json:
+            lines.sent(transaction_hash)
+        await _require_included(sender, draft.request_id, transaction_hash)
+        sent = {"request_id": draft.request_id, "transaction_hash": transaction_hash}
+        if not wait:
+            if as_json:
+                screens.show_json(session.console, {**sent, "escrow_wei": str(draft.request.escrow_wei)})
+            else:
+                session.console.print(f"Follow it with: headrace request show {draft.request_id}", soft_wrap=True)
+            return None
+        view, answer = await _follow(session, client, opened, draft, lines, as_json=as_json)
+        gas = await _gas_used(opened, view)
+        if as_json:
+            text = answer.text if answer else None
+            screens.show_json(session.console, {**sent, "answer": text, "gas_used": gas, "request": view})
+        else:
+            if answer:
+                screens.show_answer(session.console, answer.text, verified=answer.verified)
+            screens.show_settlement(session.console, view, gas)
+        return str(view["state"])
+
+
+async def _follow(
+    session: Session,
+    client: HeadraceClient,
+    opened: OpenChain,
+    draft: Draft,
+    lines: screens.StageLines,
+    *,
+    as_json: bool,
+) -> tuple[Mapping[str, Any], Answer | None]:
+    left_s = draft.request.deadline_s - session.clock.now_ms() / 1000
+    with _status(session, as_json=as_json) as tell:
+
+        def on_view(view: Mapping[str, Any]) -> None:
+            if not as_json:
+                lines.update(view)
+                tell(lines.waiting_for)
+
+        view = await client.wait(draft.request_id, left_s + AFTER_DEADLINE_S, on_view)
+    if view["state"] != "fulfilled":
+        return view, None
+    return view, await client.answer(draft.request_id, opened.chain)
+
+
+async def _show(session: Session, request_id: Hash32, *, answer: bool, as_json: bool) -> None:
+    signer = session.signer("requester") if answer else None
+    async with session.client(signer) as client:
+        view = await client.view(request_id)
+        found = await client.answer(request_id) if answer else None
+    if as_json:
+        screens.show_json(session.console, {**view, "answer": found.text} if found else view)
+        return
+    screens.show_request(session.console, view)
+    if found:
+        screens.show_answer(session.console, found.text, verified=found.verified)
+
+
+async def _list(session: Session, state: str | None, requester: str | None, limit: int, *, as_json: bool) -> None:
+    signer = None if requester else session.signer("requester")
+    async with session.client(signer) as client:
+        found = await client.requests(limit=limit, state=state, requester=requester)
+    if as_json:
+        screens.show_json(session.console, found)
+    else:
+        screens.show_requests(session.console, found)
+
+
+async def _cancel(session: Session, request_id: Hash32, *, as_json: bool) -> None:
+    signer = session.signer("requester")
+    async with (
+        session.open_chain(session.settings) as opened,
+        session.client(signer, opened.chain) as client,
+    ):
+        view = await client.view(request_id)
+        sender = ChainSender(opened.chain, signer)
+        transaction_hash, is_released = await client.cancel(request_id, sender)
+        await _require_included(sender, request_id, transaction_hash)
+    if as_json:
+        answer = {"request_id": request_id, "transaction_hash": transaction_hash, "refunded": is_released}
+        screens.show_json(session.console, answer)
+    elif is_released:
+        escrow = show_wei(int(view["escrow_wei"]))
+        session.console.print(f"Cancelled: {escrow} are credited. Transaction {transaction_hash}", soft_wrap=True)
+    else:
+        session.console.print(
+            "Cancel announced: a node may have been assigned, so its answer stays payable; without one the escrow "
+            f"comes back after the grace period. Transaction {transaction_hash}",
+            soft_wrap=True,
+        )
+
+
+async def _require_included(sender: ChainSender, request_id: Hash32, transaction_hash: Hash32) -> None:
+    receipt = await sender.wait(transaction_hash, RECEIPT_S)
+    if receipt is None:
+        raise Refused(
+            f"the transaction {transaction_hash} is in no block after {RECEIPT_S:g} seconds; it may still come: "
+            f"`headrace request show {request_id}`"
+        )
+    if not receipt.succeeded:
+        raise Refused(f"the transaction {transaction_hash} was reverted; nothing was escrowed but its gas is spent")
+
+
+async def _gas_used(opened: OpenChain, view: Mapping[str, Any]) -> dict[str, int]:
+    used = {}
+    for hash_ in (view["transaction_hash"], view["settlement"]["transaction_hash"]):
+        try:
+            receipt = await opened.chain.receipt(hash_)
+        except HeadraceError:
+            continue  # the answer is there; its cost is a courtesy
+        if receipt is not None:
+            used[hash_] = receipt.gas_used
+    return used
+
+
+def _show_draft(session: Session, draft: Draft) -> None:
+    session.console.print(f"request {draft.request_id}", soft_wrap=True)
+    session.console.print(f"escrow  {show_wei(draft.request.escrow_wei)}", soft_wrap=True)
+    for warning in draft.warnings:
+        session.console.print(Text(f"⚠ {screens.printable(warning)}", style="yellow"), soft_wrap=True)
+
+
+@contextmanager
+def _status(session: Session, *, as_json: bool) -> Iterator[Any]:
+    """A line that says what is waited for, where there is a terminal to redraw it on."""
+    if as_json or not session.console.is_terminal:
+        yield lambda _: None
+        return
+    with session.console.status("waiting …") as status:
+        yield lambda what: status.update(f"waiting until it is {what} …" if what else "…")
+
+
+# What was typed
+
+
+def _prompt(prompt: str | None, chat: Path | None) -> str | None:
+    if (prompt is None) == (chat is None):
+        raise InvalidInput("give either a prompt or --chat FILE")
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if text is not None and not text.strip():
+        raise InvalidInput("the prompt is empty: write it in quotes, or - to read it from stdin")
+    return text
+
+
+def _with_chat(wanted: Wanted, path: Path) -> Wanted:
+    """A file that holds an OpenAI chat body, or only its messages."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise InvalidInput(f"the chat file {path} cannot be read: {exc.strerror}") from exc
+    except ValueError as exc:
+        raise InvalidInput(f"the chat file {path} is not JSON: {exc}") from exc
+    body = {"messages": document} if isinstance(document, list) else document
+    if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
+        raise InvalidInput(f"the chat file {path} has no list of messages")
+    unknown = sorted(set(body) - {"messages", "temperature", "top_p", "seed", "stop"})
+    if unknown:
+        raise InvalidInput(f"the chat file {path} has {', '.join(unknown)}, which cannot be asked for")
+    for message in body["messages"]:
+        if not isinstance(message, dict) or not all(isinstance(value, str) for value in message.values()):
+            raise InvalidInput(f"the chat file {path} has a message that is not {{'role': …, 'content': …}}")
+    stop = body.get("stop")
+    return replace(
+        wanted,
+        messages=tuple(body["messages"]),
+        temperature=body.get("temperature") if wanted.temperature is None else wanted.temperature,
+        top_p=body.get("top_p"),
+        seed=body.get("seed") if wanted.seed is None else wanted.seed,
+        stop=((stop,) if isinstance(stop, str) else tuple(stop)) if stop else None,
+    )
+
+
+def _wei(text: str | None, option: str) -> int | None:
+    return None if text is None else parse_wei(text, option)
+
+
+def _id(text: str) -> Hash32:
+    if not re.fullmatch(r"0x[0-9a-fA-F]{64}", text):
+        raise InvalidInput(f"{text!r} is not a request id: it must be 0x and 64 hexadecimal digits")
+    return text.lower()

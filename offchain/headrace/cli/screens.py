@@ -1,0 +1,197 @@
+"""What commands show. Text that a model or a server wrote is shown as text: no markup, no control characters."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.amounts import show_wei
+from headrace.client.audits import AuditReport
+from headrace.core.audit import Severity
+
+_STYLES = {Severity.VIOLATION: "bold red", Severity.DIFFERENCE: "red", Severity.VOID: "yellow"}
+_WAITING = {
+    "sent": "included in a block",
+    "included": "confirmed",
+    "eligible": "looked at by the scheduler",
+    "queued": "assigned to a node",
+    "assigned": "accepted by the node",
+    "computing": "answered",
+    "signed": "settled",
+}
+
+
+def printable(text: str) -> str:
+    """Text without control and format characters, which a terminal would act on."""
+    return "".join(
+        char for char in text if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf", "Co", "Cs")
+    )
+
+
+def show_json(console: Console, value: Any) -> None:
+    """One JSON document on stdout, for programs."""
+    console.out(json.dumps(value, ensure_ascii=False), highlight=False)
+
+
+def show_error(message: str) -> None:
+    """One red sentence on stderr."""
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(Text(printable(message[:1].upper() + message[1:]).replace("\n", " "), style="red"))
+
+
+class StageLines:
+    """One line for each stage that a request reaches, with its time."""
+
+    def __init__(self, console: Console, sent_at_ms: int) -> None:
+        self._console = console
+        self._sent_at_ms = sent_at_ms
+        self._shown: set[tuple[str, int | None]] = set()
+        self.waiting_for = _WAITING["sent"]
+
+    def sent(self, transaction_hash: str) -> None:
+        """The transaction is on its way."""
+        self._line("sent", self._sent_at_ms, f"transaction {transaction_hash}")
+
+    def update(self, view: Mapping[str, Any]) -> None:
+        """Show the stages of a view that were not shown before. A request that is assigned again shows that again."""
+        for stage in view["stages"]:
+            name, at_ms = stage["stage"], stage["at_ms"]
+            if not stage["reached"] or name in ("sent", "final"):
+                continue
+            key = (name, at_ms if name in ("assigned", "computing") else None)
+            if key not in self._shown:
+                self._shown.add(key)
+                self._line(name, at_ms, _detail(stage, view))
+            self.waiting_for = _WAITING.get(name, "")
+
+    def _line(self, stage: str, at_ms: int | None, detail: str) -> None:
+        clock = _time(at_ms) if at_ms is not None else "            "
+        # Blocks have whole seconds, so one may seem older than its transaction.
+        since = f"+{max(0, at_ms - self._sent_at_ms) / 1000:6.2f} s" if at_ms is not None else " " * 9
+        line = Text.assemble(
+            ("✔ ", "green"), (f"{stage:<10}", "bold"), f"{clock}  {since}  ", (printable(detail), "dim")
+        )
+        self._console.print(line, soft_wrap=True)
+
+
+def show_answer(console: Console, text: str, *, verified: bool) -> None:
+    """The model's words."""
+    title = "answer, confirmed by the market" if verified else "answer, of the settled hash"
+    console.print(Panel(Text(printable(text)), title=title, title_align="left", border_style="green"))
+
+
+def show_settlement(console: Console, view: Mapping[str, Any], gas: Mapping[str, int]) -> None:
+    """Transactions and who was paid what, to the wei.
+
+    Args:
+        console: where.
+        view: the request.
+        gas: gas used by transaction hash, for those that are known.
+    """
+    settlement = view["settlement"]
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_row("request", view["request_id"])
+    for name, hash_ in (("posted in", view["transaction_hash"]), ("settled in", settlement["transaction_hash"])):
+        table.add_row(name, f"{hash_}{f'  {gas[hash_]:,} gas' if hash_ in gas else ''}")
+    if settlement["batch_size"]:
+        table.add_row("batch of", str(settlement["batch_size"]))
+    result = view["result"]
+    if result:
+        table.add_row("answered by", result["node"])
+    for name in ("node", "relayer", "refund"):
+        table.add_row(f"{name} got" if name != "refund" else "refund", show_wei(int(settlement[f"{name}_wei"])))
+    table.add_row("escrow", show_wei(int(view["escrow_wei"])))
+    console.print(table, soft_wrap=True)
+
+
+def show_request(console: Console, view: Mapping[str, Any]) -> None:
+    """A request with its stages, attempts and money."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, value in (
+        ("request", view["request_id"]),
+        ("state", view["state"]),
+        ("model", view["model_name"] or view["model_id"]),
+        ("lane", view["lane"]),
+        ("requester", view["requester"]),
+        ("deadline", _moment(view["effective_deadline_s"])),
+        ("refund from", _moment(view["refund_from_s"])),
+        ("escrow", show_wei(int(view["escrow_wei"]))),
+    ):
+        table.add_row(name, printable(str(value)))
+    console.print(table, soft_wrap=True)
+    lines = StageLines(console, view["included_at_s"] * 1000)
+    lines.sent(view["transaction_hash"])
+    lines.update(view)
+    for attempt in view["assignments"]:
+        detail = f" ({attempt['detail']})" if attempt["detail"] else ""
+        text = f"  attempt {attempt['attempt']}: node {attempt['node']}, round {attempt['round']}, "
+        console.print(Text(printable(f"{text}{attempt['state']}{detail}"), style="dim"), soft_wrap=True)
+    if view["settlement"]:
+        show_settlement(console, view, {})
+
+
+def show_requests(console: Console, requests: Sequence[Mapping[str, Any]]) -> None:
+    """A list of requests."""
+    if not requests:
+        console.print("No requests.")
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("request", "state", "lane", "included", "escrow"):
+        table.add_column(column, overflow="fold", no_wrap=column == "request")
+    for each in requests:
+        table.add_row(
+            each["request_id"],
+            each["state"],
+            each["lane"],
+            _moment(each["included_at_s"]),
+            show_wei(int(each["escrow_wei"])),
+        )
+    console.print(table, soft_wrap=True)
+
+
+def show_audit(console: Console, report: AuditReport) -> None:
+    """What an audit found."""
+    rounds = f"rounds {report.first}..{report.last} of relayer {report.relayer}"
+    if not report.findings:
+        console.print(Text(f"✔ {rounds}: what was recorded is what the snapshots give.", style="green"), soft_wrap=True)
+        return
+    table = Table(title=rounds, title_justify="left", padding=(0, 1))
+    for column in ("round", "severity", "field", "expected", "got"):
+        table.add_column(column, overflow="fold")
+    for finding in report.findings:
+        table.add_row(
+            str(finding.round),
+            Text(finding.severity, style=_STYLES[finding.severity]),
+            *(Text(printable(text)) for text in (finding.field, finding.expected, finding.got)),
+        )
+    console.print(table)
+
+
+def _detail(stage: Mapping[str, Any], view: Mapping[str, Any]) -> str:
+    name = stage["stage"]
+    if name in ("included", "settled", "closed"):
+        where = f"block {stage['block_number']}"
+        hash_ = stage.get("transaction_hash")
+        return f"{where}, transaction {hash_}" if hash_ and name != "included" else where
+    attempts = view["assignments"]
+    if name in ("assigned", "computing") and attempts:
+        return f"node {attempts[-1]['node']}, round {attempts[-1]['round']}"
+    if name == "signed" and view["result"]:
+        return f"{view['result']['result_bytes']} bytes, hash {view['result']['result_hash']}"
+    return str(stage["note"])
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+
+
+def _moment(at_s: int) -> str:
+    return datetime.fromtimestamp(at_s, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")

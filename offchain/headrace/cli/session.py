@@ -1,0 +1,69 @@
+"""What a command is given: settings, and ways to open what it needs. `headrace.cli` fills it with adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import typer
+from rich.console import Console
+
+from headrace.client import HeadraceClient
+from headrace.core.errors import ConfigurationError
+from headrace.ports import Chain, Clock, Signer, Store
+from headrace.settings import Settings
+
+Role = Literal["relayer", "node", "requester"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenChain:
+    """A chain that answers, and the block of its deployment."""
+
+    chain: Chain
+    first_block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One run of the command line."""
+
+    settings: Settings
+    clock: Clock
+    console: Console
+    open_signer: Callable[[Settings, Role], Signer]
+    open_chain: Callable[[Settings], AbstractAsyncContextManager[OpenChain]]
+    open_store: Callable[[Path], AbstractAsyncContextManager[Store]]
+
+    def signer(self, role: Role) -> Signer:
+        """The key of a role.
+
+        Raises:
+            ConfigurationError: there is none, or it cannot be used; the message names the settings.
+        """
+        try:
+            return self.open_signer(self.settings, role)
+        except ConfigurationError as exc:
+            name = role.upper()
+            raise ConfigurationError(
+                f"the {role}'s key: {exc} (HEADRACE_{name}_PRIVATE_KEY or HEADRACE_{name}__KEY__KEYSTORE)"
+            ) from exc
+
+    def client(self, signer: Signer | None, chain: Chain | None = None) -> HeadraceClient:
+        """A client of the requester's relayer, held to a chain when one is given."""
+        return HeadraceClient(
+            self.settings.requester.api_url,
+            signer,
+            self.clock,
+            chain_id=chain.chain_id if chain else None,
+            market=chain.market if chain else None,
+        )
+
+
+def session_of(context: typer.Context) -> Session:
+    """The session of a command; settings are read now, so that `--help` needs none."""
+    make: Callable[[], Session] = context.obj
+    return make()
