@@ -26,7 +26,7 @@ def prompt_content(
     Raises:
         InvalidInput: it is empty, or text that has no UTF-8 form or starts as an envelope does.
     """
-    given = {name: options[name] for name in sorted(options) if options[name] is not None}
+    given = {name: _plain(options[name]) for name in sorted(options) if options[name] is not None}
     chat = list(messages) if messages else [{"role": "user", "content": prompt}]
     try:
         if prompt is not None and not given:
@@ -39,3 +39,8 @@ def prompt_content(
     if not content or content[:1] == b"\x01":
         raise InvalidInput("a prompt must not be empty or begin with the character U+0001")
     return content
+
+
+def _plain(value: Any) -> Any:
+    """One text for one number: JSON readers disagree on whether 0 and 0.0 are the same."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
