@@ -233,14 +233,15 @@ async def _drain(relayer: _Relayer) -> None:
     """Wait until nothing is computing, unsettled or unconfirmed; at most `DRAIN_TIMEOUT_S`. What is left is stored."""
     try:
         async with asyncio.timeout(DRAIN_TIMEOUT_S):
-            while (
-                await relayer.store.open_assignments()
-                or await relayer.store.ready_results(1)
-                or await relayer.store.open_intents()
-            ):
-                await asyncio.sleep(_DRAIN_POLL_S)  # noqa: ASYNC110 - the store is what tells, and it has no bell
+            # The store is what tells, and it has no bell.
+            while await _is_busy(relayer.store):  # noqa: ASYNC110
+                await asyncio.sleep(_DRAIN_POLL_S)
     except TimeoutError:
         log.warning("stopped_before_drained", seconds=DRAIN_TIMEOUT_S)
+
+
+async def _is_busy(store: SqlStore) -> bool:
+    return bool(await store.open_assignments() or await store.ready_results(1) or await store.open_intents())
 
 
 # The node

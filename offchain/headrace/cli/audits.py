@@ -32,6 +32,8 @@ def audit_rounds(
     first, last = parse_rounds(rounds)
     if relayer is not None and not re.fullmatch(r"0x[0-9a-fA-F]{40}", relayer):
         raise InvalidInput(f"{relayer!r} is not an address: it must be 0x and 40 hexadecimal digits")
+    if store is not None and not store.is_file():
+        raise InvalidInput(f"there is no database {store}: correct --store")
     session = session_of(context)
     report = asyncio.run(_audit(session, first, last, relayer.lower() if relayer else None, store))
     if as_json:
@@ -53,8 +55,6 @@ async def _audit(
         if store is not None:
             if relayer is None:
                 raise InvalidInput("--store needs --relayer ADDRESS, since a database does not say whose it is")
-            if not store.is_file():
-                raise InvalidInput(f"there is no database {store}: correct --store")
             source = StoreRounds(await stack.enter_async_context(session.open_store(store)))
             confirmations = session.settings.chain.confirmations
         else:
