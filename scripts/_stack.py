@@ -169,6 +169,10 @@ class Stack:
 
         self._await("relayer", are_linked)
 
+    def until(self, is_so: Callable[[], bool], timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until something is so. Raises StackError if a part ends, or the time passes, before."""
+        self._await("relayer", is_so, timeout_s)
+
     def kill(self, name: str) -> None:
         """End a part at once, as a crash would."""
         part = self.parts.pop(name)
@@ -235,7 +239,7 @@ class Stack:
         """Run a command of the requester's."""
         return subprocess.run(
             ["headrace", *arguments],
-            env={**_environment(), **self.requester_environment()},
+            env={**clean_environment(), **self.requester_environment()},
             cwd=ROOT,
             text=True,
             capture_output=capture,
@@ -298,14 +302,14 @@ class Stack:
         log = self.folder / "logs" / f"{name}.log"
         self.parts[name] = Part(name, _popen(command, environment, log), log)
 
-    def _await(self, name: str, is_ready: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
+    def _await(self, name: str, is_ready: Callable[[], bool], timeout_s: float = START_TIMEOUT_S) -> None:
+        deadline = time.monotonic() + timeout_s
         while not is_ready():
             for part in self.parts.values():
                 part.require_alive()
             if time.monotonic() > deadline:
                 log = self.parts[name].log
-                raise StackError(f"{name} was not ready after {START_TIMEOUT_S:.0f} s:\n{tail(log)}")
+                raise StackError(f"{name} was not ready after {timeout_s:.0f} s:\n{tail(log)}")
             time.sleep(0.1)
 
 
@@ -324,7 +328,7 @@ def _popen(command: Sequence[str], environment: Mapping[str, str], log: Path) ->
     with _opened(log) as output:
         return subprocess.Popen(
             list(command),
-            env={**_environment(), **environment},
+            env={**clean_environment(), **environment},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -340,7 +344,7 @@ def _opened(log: Path) -> Iterator[IO[bytes]]:
         yield output
 
 
-def _environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """This process's environment with the project's tools first, and without settings meant for another Headrace."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
     tools = [str(Path(sys.executable).parent), str(ROOT / "node_modules" / ".bin")]
