@@ -32,7 +32,7 @@ from headrace.core.errors import ConfigurationError, UnknownModel
 from headrace.core.guard import GuardPolicy
 from headrace.core.scheduling import Policy
 from headrace.core.typed_data import Domain
-from headrace.core.types import Price
+from headrace.core.types import ZERO_ADDRESS, Address, Price
 from headrace.node.daemon import NodeDaemon
 from headrace.node.options import NodeOptions, OfferedModel
 from headrace.ports import Backend, ModelFacts
@@ -256,7 +256,7 @@ async def run_node(settings: Settings) -> None:
     """
     signer = signer_of(settings, "node")
     async with AsyncExitStack() as stack:
-        options = await _node_options(settings)
+        options = await _node_options(settings, signer.address)
         settings.node.journal.parent.mkdir(parents=True, exist_ok=True)
         journal = await stack.enter_async_context(SqlNodeJournal(settings.node.journal))
         backend = _backend(settings.node)
@@ -280,12 +280,20 @@ async def run_node(settings: Settings) -> None:
             raise
 
 
-async def _node_options(settings: Settings) -> NodeOptions:
-    """The operator's settings, with what the chain says of the models."""
+async def _node_options(settings: Settings, node: Address) -> NodeOptions:
+    """The operator's settings, with what the chain says of the models.
+
+    Raises:
+        ConfigurationError: the node is not registered. Later, when its stake is short, the link tells it so.
+    """
     chain = await Web3Chain.connect(
         settings.chain.rpc_url, settings.chain.deployments, timeout_s=settings.chain.timeout_s
     )
     try:
+        if (await chain.node_facts(node)).owner == ZERO_ADDRESS:
+            raise ConfigurationError(
+                f"{node} is not a registered node on chain {chain.chain_id}: its owner must run `ape run register_node`"
+            )
         registered = {model.name: model for model in await chain.models()}
         return NodeOptions(
             link_url=settings.node.relayer_link_url,

@@ -25,7 +25,7 @@ _SECRET_TEXT = re.compile(r"((?:private[ _-]?key|secret|passw\w*|mnemonic)\W{1,3
 
 def configure(level: str = "INFO", style: Literal["json", "console"] = "json", stream: TextIO | None = None) -> None:
     """Send structlog's and the standard library's lines to `stream` (stderr unless given) in one form."""
-    renderer: Any = structlog.processors.JSONRenderer() if style == "json" else structlog.dev.ConsoleRenderer()
+    renderer: Any = structlog.processors.JSONRenderer() if style == "json" else _console(stream or sys.stderr)
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -50,12 +50,19 @@ def configure(level: str = "INFO", style: Literal["json", "console"] = "json", s
     root.setLevel(level.upper())
     # What uvicorn says about each HTTP request is in our own metrics.
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+    # It announces each connection that it opens and closes.
+    logging.getLogger("web3").setLevel(logging.WARNING)
     structlog.configure(
         processors=[*shared[:-1], structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+
+
+def _console(stream: TextIO) -> Any:
+    """Colours are for terminals: in a file they are noise."""
+    return structlog.dev.ConsoleRenderer(colors=stream.isatty())
 
 
 def bind_request(request_id: str) -> AbstractContextManager[Any]:

@@ -96,7 +96,7 @@ def test_node__key_is_not_registered__is_told_so(stack: Stack) -> None:
         (["request", "new", ""], ("empty",)),
         (["request", "show", "0x12"], ("request id",)),
         (["request", "show", "0x" + "ab" * 32], ("0x" + "ab" * 32,)),
-        (["request", "new", "Hi", "--max-reward", "500000ether"], ("ether",)),
+        (["request", "new", "Hi", "--max-reward", "500000ether"], ("--max-reward", "send it some")),
     ],
     ids=["unknown model", "deadline far", "deadline near", "long", "empty", "bad id", "unknown id", "escrow short"],
 )
