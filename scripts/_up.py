@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import signal
 import sys
 import time
@@ -33,7 +34,7 @@ CHAT = {
     "temperature": 0,
     "seed": 7,
 }
-console = Console(highlight=False)
+console = Console(highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--demo", action="store_true", help="post three requests, check the books, stop")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    # A shell starts background jobs with SIGINT ignored; here it always means to stop.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     started = time.monotonic()
 
     def report(text: str) -> None:
@@ -85,11 +88,15 @@ def up(stack: Stack) -> int:
     first = stack.headrace("request", "new", FIRST_PROMPT, "--max-tokens", "48", "--wait", capture=False)
     if first.returncode != 0:
         return first.returncode
+    settings = stack.folder / "requester.sh"
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in stack.requester_environment().items()]
+    settings.touch(mode=0o600)
+    settings.write_text("\n".join(lines) + "\n", encoding="utf-8")
     console.print(
-        f"\nServing until Ctrl-C. The API's own page: {stack.api_url}/docs\n"
-        "Ask again from another terminal:\n"
-        f"  export {' '.join(f'{name}={value}' for name, value in stack.requester_environment().items())}\n"
-        '  .venv/bin/headrace request new "…" --wait'
+        f"\nServing until Ctrl-C. The API describes itself at {stack.api_url}/docs\n"
+        "Ask again from another terminal:\n\n"
+        f"  . {settings.relative_to(ROOT)}\n"
+        '  .venv/bin/headrace request new "…" --wait\n'
     )
     while True:
         for part in stack.parts.values():
@@ -116,20 +123,22 @@ def demo(stack: Stack) -> int:
 
 def show_requests(answered: list[tuple[Kind, dict[str, Any]]]) -> None:
     """What became of each request."""
-    table = Table("request", "state", "settled in", "batch", "node", "relayer", "refund", "= escrow (wei)")
+    table = Table("request", "state", "settled in", "node", "relayer", "refund", "escrow (gwei)")
     for kind, document in answered:
         settled = document["request"]["settlement"]
         table.add_row(
             kind.name,
             document["request"]["state"],
-            settled["transaction_hash"][:12] + "…",
-            str(settled["batch_size"]),
-            settled["node_wei"],
-            settled["relayer_wei"],
-            settled["refund_wei"],
-            document["request"]["escrow_wei"],
+            settled["transaction_hash"][:8] + "…",
+            *(gwei(settled[f"{part}_wei"]) for part in ("node", "relayer", "refund")),
+            gwei(document["request"]["escrow_wei"]),
         )
     console.print(table)
+
+
+def gwei(wei: str) -> str:
+    """An amount that fits a column; the books have it to the wei."""
+    return f"{int(wei) / 10**9:,.0f}"
 
 
 class Books:
@@ -162,14 +171,14 @@ class Books:
         gas = sum(self._fee(document["transaction_hash"]) for document in documents)
         changes = {name: after[name] - before[name] for name in after}
         rows = [
-            ("paid into escrow by the requester", escrow, -changes["wallet"] - gas),
+            ("escrowed by the requester", escrow, -changes["wallet"] - gas),
             ("earned by the nodes", parts["node"], sum(changes[name] for name in owners)),
             ("earned by the relayer", parts["relayer"], changes["relayer"]),
             ("refunded to the requester", parts["refund"], changes["requester"]),
-            ("node + relayer + refund = escrow", sum(parts.values()), escrow),
-            ("held by the market = all credits", changes["market"], sum(changes[name] for name in self._accounts)),
+            ("all three = escrow", sum(parts.values()), escrow),
+            ("market = all credits", changes["market"], sum(changes[name] for name in self._accounts)),
         ]
-        table = Table("books", "by the requests (wei)", "on the chain (wei)", "")
+        table = Table("books, in wei", "by the requests", "on the chain", "")
         for name, expected, found in rows:
             table.add_row(name, f"{expected:,}", f"{found:,}", "✔" if expected == found else "✘")
         console.print(table)
