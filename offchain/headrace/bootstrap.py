@@ -159,7 +159,7 @@ async def _wire(settings: Settings, chain: Web3Chain, store: SqlStore, signer: L
         aggregator=Aggregator(chain, store, clock, metrics, terms, schedule.ring, settler.wake.ring),
         settler=settler,
         reaper=Reaper(chain, store, sender, signer, metrics, terms),
-        api=_api_context(settings, chain, store, link, signer, policy, metrics, indexer),
+        api=_api_context(settings, chain, store, link, signer, policy, metrics, indexer, scheduler),
     )
 
 
@@ -183,6 +183,7 @@ def _api_context(
     policy: Policy,
     metrics: PrometheusMetrics,
     indexer: Indexer,
+    scheduler: Scheduler,
 ) -> ApiContext:
     def readiness() -> list[str]:
         return [] if indexer.caught_up.is_set() else ["the indexer has not caught up with the chain yet"]
@@ -198,6 +199,7 @@ def _api_context(
         contracts=Contracts(model_registry=chain.deployment.address_of("ModelRegistry")),
         link_url=f"ws://{settings.relayer.link_host}:{settings.relayer.link_port}/link",
         metrics_text=metrics.text,
+        hold=scheduler.hold,
         readiness=readiness,
         cors_origins=settings.relayer.cors_origins,
         limits=ApiLimits(min_balance_wei=settings.relayer.min_balance_wei),

@@ -289,6 +289,7 @@ class StoredRequest:
     included_at_s: int
     priority_fee_added_wei: int
     effective_deadline_s: int
+    released_until_s: int  # 0, or until when a release that the relayer signed counts
     closed: Mapping[str, Any] | None  # args of the event that closed it, with transaction_hash and block_number
 
 
@@ -445,6 +446,15 @@ class Store(Protocol):
 
         Raises:
             IllegalTransition: it is in a state that this cause does not move.
+            NotFound: there is no such request.
+        """
+        ...
+
+    async def release(self, request_id: Hash32, until_s: int, at_ms: int) -> bool:
+        """Write down that a release is about to be signed. False, and nothing is written, when the request is not
+        waiting or has an assignment that runs.
+
+        Raises:
             NotFound: there is no such request.
         """
         ...

@@ -57,6 +57,7 @@ class Relayer:
             included_at_s=self.store.blocks[1].timestamp_s,
             priority_fee_added_wei=0,
             effective_deadline_s=request.deadline_s,
+            released_until_s=0,
             closed=None,
         )
         stored = replace(stored, **changes)

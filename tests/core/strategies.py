@@ -154,6 +154,7 @@ def waiting_requests(draw: st.DrawFn, number: int, lane: Lane | None = None) -> 
         "assignments": draw(st.integers(0, 2)),
         "excluded_nodes": tuple(sorted(draw(st.sets(st.integers(1, 6), max_size=2).map(_addresses)))),
         "supersedes_round": draw(st.integers(0, 11)),
+        "released_until_s": 0,
     }
     return WaitingRequest(**fields | draw(st.sampled_from(_REQUEST_OBSTACLES)))
 

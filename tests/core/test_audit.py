@@ -86,6 +86,7 @@ class World:
             assignments=0,
             excluded_nodes=(),
             supersedes_round=0,
+            released_until_s=0,
         )
 
     def record(self, *cycles: CycleInputs, **changes: Any) -> None:

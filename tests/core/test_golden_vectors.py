@@ -423,6 +423,7 @@ def test_enum__reasons__are_within_the_numbers_of_their_kind() -> None:
         "LANE_FULL": 19,
         "PROMPT_MISSING": 20,
         "NODES_SILENT": 21,
+        "RELEASED": 22,
         "DEADLINE_PASSED": 40,
         "DEADLINE_INFEASIBLE": 41,
     }

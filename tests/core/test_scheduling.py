@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.errors import InvalidInput
 from headrace.core.fees import charged_gas, charged_gas_price_wei, reward_wei
 from headrace.core.reference import ReferenceNode, ReferenceRequest, find_route, score_e9, score_of
 from headrace.core.reference import plan_cycle as plan_reference
@@ -286,6 +287,7 @@ MINIMAL: dict[Reason, tuple[dict[str, Any], dict[str, Any]]] = {
     Reason.ATTEMPTS_EXHAUSTED: ({"assignments": 3}, {}),
     Reason.PROMPT_MISSING: ({"prompt_available": False}, {}),
     Reason.NODES_SILENT: ({}, {"heartbeat_at_ms": NOW_MS - 15_001}),
+    Reason.RELEASED: ({"released_until_s": NOW_S - 30}, {}),
     Reason.DEADLINE_PASSED: ({"deadline_s": NOW_S}, {}),
 }
 NEARLY: dict[Reason, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -297,6 +299,7 @@ NEARLY: dict[Reason, tuple[dict[str, Any], dict[str, Any]]] = {
     Reason.NODES_EXCLUDED: ({"excluded_nodes": (address_number(2),)}, {}),
     Reason.ATTEMPTS_EXHAUSTED: ({"assignments": 2}, {}),
     Reason.NODES_SILENT: ({}, {"heartbeat_at_ms": NOW_MS - 15_000}),
+    Reason.RELEASED: ({"released_until_s": NOW_S - 31}, {}),
     Reason.DEADLINE_PASSED: ({"deadline_s": NOW_S + 1}, {}),
 }
 
@@ -325,6 +328,24 @@ def test_reason__node_taken() -> None:
 def test_reason__lane_full() -> None:
     inputs = cycle([waiting(1), waiting(2)], [node(1)], policy=Policy(realtime_capacity=1, bulk_capacity=0))
     assert reasons(inputs) == {hash_number(1): Reason.LOWEST_COST, hash_number(2): Reason.LANE_FULL}
+
+
+def test_streak__realtime_that_overflowed_into_bulk__counts_as_realtime() -> None:
+    policy = Policy(realtime_capacity=1, realtime_streak=2)
+    requests = [waiting(number, lane=Lane.REALTIME) for number in (1, 2, 3)]
+    plan = plan_cycle(cycle(requests, [node(number) for number in (1, 2, 3)], policy=policy))
+    # The third comes when it is bulk's turn, which starts anew: it is one realtime request in a row.
+    assert plan.lane_streak == 1
+
+
+def test_policy__unknown_name__is_refused_not_taken_for_another() -> None:
+    with pytest.raises(InvalidInput, match="balanced"):
+        plan_cycle(cycle([waiting(1)], [node(1)], policy=Policy(name="balanced")))
+
+
+def test_policy__batches_of_nothing__are_refused() -> None:
+    with pytest.raises(InvalidInput, match="expected_batch_size"):
+        Policy(expected_batch_size=0)
 
 
 def test_reason__no_nodes_at_all__is_no_node_for_the_model() -> None:

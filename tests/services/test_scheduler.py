@@ -159,3 +159,39 @@ async def test_step__request_of_another_relayer__is_never_scheduled() -> None:
         (id_,) = await world.post(world.request(relayer="0x" + "99" * 20))
         assert await world.cycle() is None
         assert await world.state(id_) == "included"
+
+
+async def test_hold__waiting_request__is_not_assigned_while_its_release_counts() -> None:
+    async with a_world() as world:
+        (id_,) = await world.post(world.request())
+        until_ms = world.clock.now_ms() + 60_000
+        assert await world.scheduler.hold(id_, until_ms)
+        await world.cycle()
+        assert (await world.store.last_decisions([id_]))[id_].reason is Reason.RELEASED
+        world.clock.advance(60_000 + 30_000)
+        await world.cycle()
+        assert await world.state(id_) == "eligible", "a cancel may still be on its way"
+        world.clock.advance(1_000)
+        await world.cycle()
+        assert await world.state(id_) == "computing"
+
+
+async def test_hold__assigned_request__is_refused() -> None:
+    async with a_world() as world:
+        (id_,) = await world.post(world.request())
+        await world.cycle()
+        assert not await world.scheduler.hold(id_, world.clock.now_ms() + 60_000)
+        stored = await world.store.request(id_)
+        assert stored is not None
+        assert stored.released_until_s == 0
+
+
+async def test_hold__shorter_than_one_before__does_not_take_it_back() -> None:
+    async with a_world(nodes=0) as world:
+        (id_,) = await world.post(world.request())
+        now_ms = world.clock.now_ms()
+        assert await world.scheduler.hold(id_, now_ms + 60_000)
+        assert await world.scheduler.hold(id_, now_ms + 1_000)
+        stored = await world.store.request(id_)
+        assert stored is not None
+        assert stored.released_until_s * 1000 == now_ms + 60_000

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from headrace.core.errors import InvalidInput
 from headrace.core.fees import charged_gas, charged_gas_price_wei, reward_wei
 from headrace.core.reference.priority import is_expired, score_e9, score_of
 from headrace.core.reference.route_cost import find_route
@@ -31,6 +32,8 @@ from headrace.core.types import (
 
 WEI_PER_GWEI = 10**9
 WEI_PER_ETH = 10**18
+RELEASE_MARGIN_S = 30
+"""How long after a release ended a request stays unassigned: a cancel may be in a block that is not seen yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,13 @@ class Policy:
     max_assignments: int = 3
     expected_batch_size: int = 8
     heartbeat_timeout_ms: int = 15_000
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            least = 1 if field.name == "expected_batch_size" else 0
+            if isinstance(value, int) and value < least:
+                raise InvalidInput(f"{field.name} of a policy is {value}: it must be at least {least}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +88,7 @@ class WaitingRequest:
     assignments: int
     excluded_nodes: tuple[Address, ...]
     supersedes_round: int
+    released_until_s: int  # 0, or until when the requester may cancel on the relayer's word that it is not assigned
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +175,13 @@ def plan_cycle(inputs: CycleInputs) -> CyclePlan:
 
     Returns:
         One decision for each request of `inputs`, in the order in which they were taken.
+
+    Raises:
+        InvalidInput: the policy is none that this version has. A replay must not take another for it.
     """
+    named = (inputs.policy.name, inputs.policy.lanes)
+    if named != ("reference", "strict"):
+        raise InvalidInput(f"there is no policy {named[0]} with lanes {named[1]} in this version")
     cycle = _Cycle(inputs)
     return cycle.run()
 
@@ -185,11 +202,20 @@ class _Cycle:
         waiting.sort(key=self._score, reverse=True)
         realtime, bulk = self._working_set(waiting)
         while realtime or bulk:
-            from_bulk = bool(bulk) and (not realtime or self._streak >= self._inputs.policy.realtime_streak)
-            request = (bulk if from_bulk else realtime).popleft()
+            is_bulks_turn = bool(bulk) and self._streak >= self._inputs.policy.realtime_streak
+            request = bulk.popleft() if is_bulks_turn or not realtime else realtime.popleft()
             if self._place(request):
-                self._streak = 0 if from_bulk else self._streak + 1
+                self._count(request, is_bulks_turn)
         return CyclePlan(tuple(self._planned), self._streak)
+
+    def _count(self, request: WaitingRequest, was_bulks_turn: bool) -> None:
+        """Bulk's turn starts a new streak; a realtime request that overflowed into bulk counts as what it is."""
+        before = 0 if was_bulks_turn else self._streak
+        self._streak = before + 1 if self._is_realtime(request) else 0
+
+    def _is_realtime(self, request: WaitingRequest) -> bool:
+        pays_for_it = request.priority_fee_wei >= self._inputs.policy.realtime_fee_floor_wei
+        return request.lane is Lane.REALTIME and pays_for_it
 
     def _drop_too_late(self, request: WaitingRequest) -> bool:
         if not is_expired(_reference_request(request), self._inputs.now_ms):
@@ -203,9 +229,7 @@ class _Cycle:
         realtime: deque[WaitingRequest] = deque()
         bulk: deque[WaitingRequest] = deque()
         for request in waiting:
-            wants_realtime = request.lane is Lane.REALTIME
-            pays_for_it = request.priority_fee_wei >= policy.realtime_fee_floor_wei
-            if wants_realtime and pays_for_it and len(realtime) < policy.realtime_capacity:
+            if self._is_realtime(request) and len(realtime) < policy.realtime_capacity:
                 realtime.append(request)
             elif len(bulk) < policy.bulk_capacity:
                 bulk.append(request)
@@ -231,6 +255,8 @@ class _Cycle:
         """What keeps a request from any node."""
         if not request.prompt_available:
             return Reason.PROMPT_MISSING
+        if request.released_until_s and self._inputs.now_ms <= (request.released_until_s + RELEASE_MARGIN_S) * 1000:
+            return Reason.RELEASED
         if request.assignments >= self._inputs.policy.max_assignments:
             return Reason.ATTEMPTS_EXHAUSTED
         if self._gas_charge_wei(request) > request.gas_budget_wei:

@@ -91,6 +91,7 @@ class Reason(IntEnum):
     LANE_FULL = 19
     PROMPT_MISSING = 20
     NODES_SILENT = 21
+    RELEASED = 22
     DEADLINE_PASSED = 40
     DEADLINE_INFEASIBLE = 41
 

@@ -133,6 +133,15 @@ class Scheduler:
                 self._dispatcher.start(group, assignment)
         return plan
 
+    async def hold(self, request_id: Hash32, until_ms: int) -> bool:
+        """Keep a request from being assigned until a time, so that the relayer can sign a release of it.
+
+        Returns:
+            False when it is assigned, or past being assigned, already.
+        """
+        async with self._rounds:
+            return await self._store.release(request_id, -(-until_ms // 1000), self._clock.now_ms())
+
     async def _end_lapsed_leases(self) -> None:
         now_ms = self._clock.now_ms()
         for stored in await self._store.open_assignments():
@@ -266,6 +275,7 @@ class Scheduler:
             assignments=len(tried),
             excluded_nodes=tuple(sorted({attempt.assignment.node for attempt in tried})),
             supersedes_round=tried[-1].assignment.round if tried else 0,
+            released_until_s=stored.released_until_s,
         )
 
     async def _node_views(self) -> tuple[NodeView, ...]:

@@ -511,6 +511,7 @@ def waiting_request(id_: Hash32, **fields: Any) -> WaitingRequest:
         "assignments": 0,
         "excluded_nodes": (),
         "supersedes_round": 0,
+        "released_until_s": 0,
     }
     return WaitingRequest(**values | fields)
 
@@ -599,6 +600,7 @@ def every_reason() -> CycleInputs:
         Reason.ATTEMPTS_EXHAUSTED: {"assignments": 3},
         Reason.PROMPT_MISSING: {"prompt_available": False},
         Reason.NODES_SILENT: {},
+        Reason.RELEASED: {"released_until_s": NOW_S + 60},
         Reason.DEADLINE_PASSED: {"deadline_s": NOW_S},
     }
     model_of[Reason.NODES_TAKEN] = model_of[Reason.LOWEST_COST]

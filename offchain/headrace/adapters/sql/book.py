@@ -22,6 +22,7 @@ _CHANGING = (
     "included_at_s",
     "priority_fee_added_wei",
     "effective_deadline_s",
+    "released_until_s",
     "closed",
 )
 _UPDATE = (

@@ -90,6 +90,7 @@ def _enter(
         "servable": request.relayer in (ZERO_ADDRESS, relayer),
         "priority_fee_added_wei": 0,
         "effective_deadline_s": request.deadline_s,
+        "released_until_s": 0,
         **_inclusion(event, blocks),
         **row_of_request(request),
     }

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace.adapters.sql.book import RequestBook
 from headrace.adapters.sql.part import StorePart
 from headrace.adapters.sql.rows import request_of, result_of
-from headrace.adapters.sql.tables import requests, results, timeline
+from headrace.adapters.sql.tables import assignments, requests, results, timeline
 from headrace.core.lifecycle import TERMINAL, Cause, RequestState
 from headrace.core.types import Address, Hash32
 from headrace.ports import StoredRequest, TimelineEntry
@@ -74,6 +74,23 @@ class RequestStore(StorePart):
                 await drop_result(connection, book, request_id)
             await book.flush()
         return state
+
+    async def release(self, request_id: Hash32, until_s: int, at_ms: int) -> bool:
+        async with self._database.write() as connection:
+            book = RequestBook(connection, at_ms)
+            await book.load([request_id])
+            running = select(assignments.c.attempt).where(
+                assignments.c.request_id == request_id, assignments.c.state.in_(("open", "accepted"))
+            )
+            is_waiting = book.state(request_id) in (RequestState.INCLUDED, RequestState.ELIGIBLE)
+            if not is_waiting or (await connection.execute(running)).first() is not None:
+                return False
+            # A shorter release never takes back a longer one that was signed.
+            until_s = max(until_s, book.row(request_id)["released_until_s"])
+            book.change(request_id, released_until_s=until_s)
+            book.note(request_id, "released", {"until_s": until_s})
+            await book.flush()
+        return True
 
     async def note(self, request_id: Hash32, at_ms: int, stage: str, detail: Mapping[str, Any]) -> None:
         async with self._database.write() as connection:

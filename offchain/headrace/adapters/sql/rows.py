@@ -58,6 +58,7 @@ def request_of(row: Row) -> StoredRequest:
         included_at_s=row["included_at_s"],
         priority_fee_added_wei=row["priority_fee_added_wei"],
         effective_deadline_s=row["effective_deadline_s"],
+        released_until_s=row["released_until_s"],
         closed=row["closed"],
     )
 

@@ -117,6 +117,7 @@ requests = Table(
     _number("included_at_s"),
     _wide("priority_fee_added_wei"),
     _number("effective_deadline_s"),
+    _number("released_until_s"),
     Column("closed", JSON(none_as_null=True)),
     # The fields of core.types.Request, by their names.
     _address("requester"),

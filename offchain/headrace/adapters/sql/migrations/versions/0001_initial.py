@@ -66,6 +66,7 @@ def upgrade() -> None:
         sa.Column("included_at_s", sa.BigInteger(), nullable=False),
         sa.Column("priority_fee_added_wei", sa.Text(), nullable=False),
         sa.Column("effective_deadline_s", sa.BigInteger(), nullable=False),
+        sa.Column("released_until_s", sa.BigInteger(), nullable=False),
         sa.Column("closed", sa.JSON(), nullable=True),
         sa.Column("requester", sa.String(length=42), nullable=False),
         sa.Column("relayer", sa.String(length=42), nullable=False),
