@@ -27,7 +27,7 @@ from headrace.core.rounds import close_round, hash_snapshots, merge_decisions
 from headrace.core.scheduling import Anchor, CycleInputs, NodeView, Offer, Policy, WaitingRequest, plan_cycle
 from headrace.core.snapshot import encode_snapshot, policy_hash, to_json
 from headrace.core.tasks import Heartbeat
-from headrace.core.types import ZERO_HASH, GasQuote, Price, Request, RoundRecord, Status
+from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, GasQuote, Price, Request, RoundRecord, Status
 from tests.fakes import GWEI, MARKET, MODEL_ID, RELAYER, TERMS, FakeChain, FakeSigner, make_request
 
 CONFIRMATIONS = 2
@@ -297,6 +297,15 @@ def test_audit_rounds__request_assigned_or_closed_or_past_its_deadline__is_not_d
     world.requests = (waiting,)
     world.record(world.inputs())
     assert world.findings(settled_before=[world.chain.id_of(assigned)]) == []
+
+
+def test_audit_rounds__request_that_names_no_relayer__may_be_served_and_need_not() -> None:
+    open_race = make_request(salt=2, relayer=ZERO_ADDRESS)
+    world = World(make_request(salt=1), open_race)
+    world.record(world.inputs())
+    world.requests = world.requests[:1]
+    world.record(world.inputs(round_=2, streak=plan_cycle(world.inputs()).lane_streak))
+    assert world.findings() == []
 
 
 def test_audit_rounds__fee_raised_after_the_anchor__may_be_known_already() -> None:

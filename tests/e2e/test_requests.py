@@ -61,12 +61,16 @@ def test_audit__all_recorded_rounds__hold(stack: Stack) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_cancel__waiting_request__is_closed_or_announced(stack: Stack) -> None:
+def test_cancel__waiting_request__is_refunded_at_once(stack: Stack) -> None:
     posted = stack.headrace("request", "new", "Tell me a long story.", "--max-reward", "1wei", "--json")
     assert posted.returncode == 0, posted.stderr
     request_id = json.loads(posted.stdout)["request_id"]
+    stack.until(lambda: (stack.get(f"/v1/requests/{request_id}") or {}).get("state") == "eligible")
     cancelled = stack.headrace("request", "cancel", request_id, "--json")
     assert cancelled.returncode == 0, cancelled.stderr
+    assert json.loads(cancelled.stdout)["refunded"] is True
+    stack.until(lambda: stack.get(f"/v1/requests/{request_id}")["state"] == "cancelled")
+    assert times_paid(stack, request_id) == 0
 
 
 def test_relayer__killed_while_a_request_waits__answers_it_once_after_a_restart(stack: Stack) -> None:

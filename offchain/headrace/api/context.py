@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 HoldRequest: TypeAlias = Callable[[Hash32, int], Awaitable[bool]]
 """Keep a request from being assigned until a time in milliseconds; False when it is assigned already. From when it
-returns True no cycle, running or later, may assign the request before that time."""
+returns True no cycle, running or later, may assign the request before that time, also not after a restart."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ async def audit(
         rounds.append((each, await source.served(each.record.round)))
     before = [each for each in recorded.values() if each.record.round < chosen[0].record.round]
     on_progress("reading what earlier rounds decided")
-    settled_before, withheld = await _settled_before(source, before, events, chosen[0])
+    settled_before, withheld = await _settled_before(source, before, events, chosen[0], relayer)
     previous_head = before[-1].head if before else ZERO_HASH
     on_progress("replaying")
     findings = audit_rounds(rounds, evidence, previous_head, settled_before)
@@ -219,14 +219,20 @@ async def _blocks(
     wanted |= {
         event.block_number
         for event in events
-        if event.name == "InferenceRequested" and event.args["relayer"] == relayer and event.block_number <= last
+        if event.name == "InferenceRequested"
+        and event.args["relayer"] in (relayer, ZERO_ADDRESS)
+        and event.block_number <= last
     }
     found = [await chain.block(number) for number in sorted(wanted)]
     return {block.number: block for block in found if block is not None}
 
 
 async def _settled_before(
-    source: RoundSource, before: Sequence[RecordedRound], events: Sequence[ChainEvent], first: RecordedRound
+    source: RoundSource,
+    before: Sequence[RecordedRound],
+    events: Sequence[ChainEvent],
+    first: RecordedRound,
+    relayer: Address,
 ) -> tuple[set[Hash32], list[Finding]]:
     """Requests that earlier rounds assigned or gave up, as far back as one that was open at the first anchor."""
     closed = {
@@ -238,6 +244,7 @@ async def _settled_before(
         event.block_number
         for event in events
         if event.name == "InferenceRequested"
+        and event.args["relayer"] == relayer
         and event.block_number <= first.record.anchor_block
         and event.args["requestId"] not in closed
     ]

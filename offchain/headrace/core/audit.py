@@ -25,7 +25,17 @@ from headrace.core.rounds import close_round, hash_snapshots, merge_decisions
 from headrace.core.scheduling import CycleInputs, NodeView, WaitingRequest, plan_cycle
 from headrace.core.snapshot import decode_snapshot, from_json, policy_hash
 from headrace.core.tasks import Heartbeat
-from headrace.core.types import ZERO_HASH, Address, Decision, DecisionKind, Hash32, MarketTerms, Request, RoundRecord
+from headrace.core.types import (
+    ZERO_ADDRESS,
+    ZERO_HASH,
+    Address,
+    Decision,
+    DecisionKind,
+    Hash32,
+    MarketTerms,
+    Request,
+    RoundRecord,
+)
 
 # How far a node's clock and the relayer's may differ before a heartbeat counts as an old one shown again.
 CLOCK_TOLERANCE_MS = 60_000
@@ -74,6 +84,7 @@ class _OnChain:
 
     request: Request
     block: int
+    is_owed: bool  # it names the relayer; one that names none may be served by any, and is owed by none
     closed_block: int | None = None
     fees_added: list[tuple[int, int]] = field(default_factory=list)  # (block, total)
     deadlines: list[tuple[int, int]] = field(default_factory=list)  # (block, effective deadline)
@@ -346,7 +357,7 @@ class _Audit:
         for request_id, known in self._requests.items():
             is_closed = known.closed_block is not None and known.closed_block <= inputs.anchor.block
             deadline_s = _values(known.request.deadline_s, known.deadlines, inputs.anchor.block, inputs.anchor.block)[0]
-            is_due = known.block <= confirmed and not is_closed and deadline_s * 1000 > inputs.now_ms
+            is_due = known.is_owed and known.block <= confirmed and not is_closed and deadline_s * 1000 > inputs.now_ms
             if is_due and request_id not in self._decided | present:
                 self._find(Severity.DIFFERENCE, "completeness", f"request {request_id} in a snapshot", "left out")
                 self._decided.add(request_id)
@@ -366,14 +377,15 @@ class _Audit:
 
 
 def _requests_of(evidence: Evidence) -> dict[Hash32, _OnChain]:
-    """The requests that name the relayer, by the market's events."""
+    """The requests that the relayer may serve, by the market's events."""
     requests: dict[Hash32, _OnChain] = {}
     for event in evidence.events:
         if event.contract != evidence.market or "requestId" not in event.args:
             continue
         request_id = event.args["requestId"]
-        if event.name == "InferenceRequested" and event.args["relayer"] == evidence.relayer:
-            requests[request_id] = _OnChain(_request_of(event), event.block_number)
+        if event.name == "InferenceRequested" and event.args["relayer"] in (evidence.relayer, ZERO_ADDRESS):
+            is_owed = event.args["relayer"] == evidence.relayer
+            requests[request_id] = _OnChain(_request_of(event), event.block_number, is_owed)
         known = requests.get(request_id)
         if known is None:
             continue

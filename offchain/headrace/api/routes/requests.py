@@ -120,14 +120,12 @@ async def release_request(request_id: HashPath, context: Context, caller: Caller
             raise NotAllowed("the request names no relayer, or another, so this one cannot release it")
         if context.hold is None:
             raise Unavailable("releases are not given now")
-        now_ms = context.clock.now_ms()
-        valid_until_s = now_ms // 1000 + context.limits.release_s
+        valid_until_s = context.clock.now_ms() // 1000 + context.limits.release_s
         # First the promise, then the look: a release beside a live decision would be this relayer's fault.
         is_held = await context.hold(request_id, (valid_until_s + 1) * 1000)
         await _require_unassigned(context, request_id, is_held)
         struct_hash = typed_data.hash_release(request_id, valid_until_s)
         signature = context.signer.sign_digest(typed_data.digest(context.domain, struct_hash))
-        await context.store.note(request_id, now_ms, "released", {"valid_until_s": valid_until_s})
         call = Call(context.chain.market, cancel_with_release_data(stored.request, valid_until_s, signature))
         return schemas.ReleaseView(
             request_id=request_id,
