@@ -38,9 +38,11 @@ demo: setup ## run everything, send requests through it, check what came of them
 
 test: test-contracts test-forge test-python ## run every test
 
+# Ape keeps a contract's old code when only a library changed, or when compiling failed; so compile, and stop on errors.
 test-contracts: setup ## the contract tests, by Ape on anvil
 	@echo '── contract tests (ape)'
 	@if [ -n "$$(find tests/contracts -name 'test_*.py' 2>/dev/null | head -1)" ]; then \
+	    mkdir -p .build; ape compile --force > .build/compile.log 2>&1 || { cat .build/compile.log; exit 1; }; \
 	    ape test tests/contracts $(ARGS); else echo 'none yet'; fi
 
 test-forge: setup ## the fuzz and invariant tests, by forge (FOUNDRY_PROFILE=deep for more of it)
@@ -77,7 +79,7 @@ contracts: setup ## compile the contracts
 	@ape compile
 
 bench-gas: setup ## measure the gas of the contracts' paths
-	@ape test tests/contracts/gas -q -s $(ARGS)
+	@ape run bench_gas $(ARGS)
 
 lock: .venv/.stamp ## resolve the Python dependencies anew into requirements.lock
 	@[ -x .build/lock/bin/uv ] || { python -m venv .build/lock && .build/lock/bin/pip install --quiet uv; }

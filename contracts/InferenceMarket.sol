@@ -92,6 +92,8 @@ contract InferenceMarket is IInferenceMarket, IERC165, EIP712, Ownable2Step {
         GasTerms memory gasTerms,
         ProbationTerms memory probation
     ) EIP712("Headrace", "1") Ownable(owner) {
+        uint256 delay = stakes.UNBOND_DELAY();
+        if (delay <= MAX_TTL + GRACE) revert UnbondDelayTooShort(delay, MAX_TTL + GRACE + 1);
         STAKES = stakes;
         SCHEDULE_LOG = scheduleLog;
         TIP_CAP = gasTerms.tipCap;

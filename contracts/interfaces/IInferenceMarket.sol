@@ -54,6 +54,8 @@ interface IInferenceMarket {
     error BalanceShort(address account, uint256 required, uint256 available);
     error TransferFailed(address to, uint256 amount);
     error NothingSent();
+    /// @notice Stake must stay longer than any request that was open when its owner began to take it out.
+    error UnbondDelayTooShort(uint256 delay, uint256 least);
 
     /// @notice Escrows a request. Its id depends on its content and salt only, so it is known before sending and a
     /// resend is refused. Wei that is sent beyond the escrow is credited to the caller; wei short of it is taken from
@@ -107,7 +109,8 @@ interface IInferenceMarket {
         view
         returns (bool final_);
     function accountOf(address account) external view returns (uint128 balance, uint64 settledCount);
-    /// @notice Wei that settlement charges for gas, before the cap of the request's gas budget, at this block's fees.
+    /// @notice Wei that settlement charges for gas, before the cap of the request's gas budget, at the call's own gas
+    /// price: an `eth_call` must set one.
     function gasChargeOf(Mode mode, uint256 resultBytes, uint256 batchSize) external view returns (uint256);
     function requestsPaused() external view returns (bool);
 }

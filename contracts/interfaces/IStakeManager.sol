@@ -87,6 +87,8 @@ interface IStakeManager {
     function beginUnbondRelayer() external;
     function withdrawBond() external;
 
+    /// @notice Seconds between the beginning of an unbonding and the withdrawal.
+    function UNBOND_DELAY() external view returns (uint40);
     function nodeOf(address key) external view returns (Node memory);
     function relayerOf(address relayer) external view returns (Relayer memory);
     /// @notice Whether the stake that is not unbonding reaches `MIN_STAKE`.

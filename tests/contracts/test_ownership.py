@@ -103,3 +103,15 @@ def test_abi__owner_and_payable_functions__are_these_only(project):
     }
     assert "owner" not in {m.name for m in project.StakeManager.contract_type.methods}
     assert "owner" not in {m.name for m in project.ScheduleLog.contract_type.methods}
+
+
+@pytest.mark.parametrize(("delay", "is_enough"), [(86_700, False), (86_701, True)])
+def test_constructor__unbond_delay__must_outlast_every_open_request(project, owner, delay, is_enough):
+    stakes = owner.deploy(project.StakeManager, 1, 1, delay, 1)
+    log = owner.deploy(project.ScheduleLog, stakes)
+    arguments = (owner, stakes, log, (1, 1, 1), (0, 0, 0))
+    if is_enough:
+        owner.deploy(project.InferenceMarket, *arguments)
+        return
+    with ape.reverts(project.InferenceMarket.UnbondDelayTooShort, delay=delay, least=86_701):
+        owner.deploy(project.InferenceMarket, *arguments)
