@@ -10,137 +10,24 @@ from typing import Any
 import pytest
 from eth_utils.crypto import keccak
 
-from headrace.core import typed_data
 from headrace.core.audit import (
-    Evidence,
-    Finding,
-    RecordedRound,
     ServedRound,
     Severity,
-    audit_rounds,
     chained_head,
     recorded_round,
 )
 from headrace.core.canonical import canonical_json
 from headrace.core.events import ChainEvent
-from headrace.core.rounds import close_round, hash_snapshots, merge_decisions
-from headrace.core.scheduling import Anchor, CycleInputs, NodeView, Offer, Policy, WaitingRequest, plan_cycle
-from headrace.core.snapshot import encode_snapshot, policy_hash, to_json
-from headrace.core.tasks import Heartbeat
-from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, GasQuote, Price, Request, RoundRecord, Status
-from tests.fakes import GWEI, MARKET, MODEL_ID, RELAYER, TERMS, FakeChain, FakeSigner, make_request
+from headrace.core.rounds import hash_snapshots
+from headrace.core.scheduling import CycleInputs, Offer, plan_cycle
+from headrace.core.snapshot import encode_snapshot
+from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Price, RoundRecord, Status
+from tests.core.audit_world import NODE_SIGNER, World, node_view
+from tests.fakes import MODEL_ID, RELAYER, TERMS, FakeChain, FakeSigner, make_request
 
-CONFIRMATIONS = 2
-NODE_SIGNER = FakeSigner(5)
 OTHER_SIGNER = FakeSigner(6)
 
 Edit = Callable[[CycleInputs], CycleInputs]
-
-
-class World:
-    """A chain with requests, and a relayer that records one round about them, honestly or not."""
-
-    def __init__(self, *requests: Request) -> None:
-        self.chain = FakeChain()
-        self.chain.mine(*(self.chain.requested(request) for request in requests))
-        self.chain.mine_many(CONFIRMATIONS)
-        self.requests = requests
-        self.rounds: list[tuple[RecordedRound, ServedRound | None]] = []
-        self._head = ZERO_HASH
-
-    def inputs(self, *, round_: int = 1, cycle: int = 0, streak: int = 0) -> CycleInputs:
-        anchor = self.chain.all_blocks()[-1]
-        now_ms = (anchor.timestamp_s + 1) * 1000
-        return CycleInputs(
-            chain_id=self.chain.chain_id,
-            market=MARKET,
-            relayer=RELAYER,
-            round=round_,
-            cycle=cycle,
-            now_ms=now_ms,
-            anchor=Anchor(anchor.number, anchor.hash, anchor.timestamp_s),
-            gas=GasQuote(GWEI, GWEI),
-            terms=TERMS,
-            policy=Policy(),
-            lane_streak=streak,
-            requests=tuple(sorted((self._waiting(each) for each in self.requests), key=lambda each: each.request_id)),
-            nodes=(node_view(NODE_SIGNER, now_ms),),
-        )
-
-    def _waiting(self, request: Request) -> WaitingRequest:
-        return WaitingRequest(
-            request_id=self.chain.id_of(request),
-            model_id=request.model_id,
-            model_name="model",
-            lane=request.lane,
-            priority_fee_wei=request.priority_fee_wei,
-            included_at_s=self.chain.all_blocks()[1].timestamp_s,
-            deadline_s=request.deadline_s,
-            prompt_bytes=request.prompt_bytes,
-            max_output_tokens=request.max_output_tokens,
-            required_memory_mb=100,
-            batchable=request.batchable,
-            max_reward_wei=request.max_reward_wei,
-            gas_budget_wei=request.gas_budget_wei,
-            prompt_available=True,
-            assignments=0,
-            excluded_nodes=(),
-            supersedes_round=0,
-            released_until_s=0,
-        )
-
-    def record(self, *cycles: CycleInputs, **changes: Any) -> None:
-        """Close a round over these cycles, with fields of its record changed."""
-        snapshots = [encode_snapshot(each) for each in cycles]
-        hashes = ["0x" + keccak(each).hex() for each in snapshots]
-        leaves = merge_decisions([[planned.decision for planned in plan_cycle(each).decisions] for each in cycles])
-        record = close_round(cycles[0].round, leaves, hashes, policy_hash(cycles[0].policy), cycles[-1].anchor)
-        record = replace(record, **changes)
-        self._head = chained_head(self._head, RELAYER, record)
-        block = self.chain.mine(self.chain.recorded(RELAYER, record)).number
-        served = ServedRound(tuple(hashes), dict(zip(hashes, snapshots, strict=True)))
-        self.rounds.append((RecordedRound(record, self._head, block), served))
-
-    def evidence(self) -> Evidence:
-        blocks = {block.number: block for block in self.chain.all_blocks()}
-        return Evidence(self.chain.chain_id, MARKET, RELAYER, TERMS, self.chain.all_events(), blocks, CONFIRMATIONS)
-
-    def findings(self, **options: Any) -> list[Finding]:
-        return audit_rounds(self.rounds, self.evidence(), **options)
-
-
-def node_view(signer: FakeSigner, now_ms: int, *, signed_by: FakeSigner | None = None, **changes: Any) -> NodeView:
-    beat = Heartbeat(
-        node=signer.address,
-        sequence=1,
-        sent_at_ms=now_ms - 500,
-        free_memory_mb=4_000,
-        in_flight=1,
-        max_in_flight=2,
-        load_milli=100,
-        models=(MODEL_ID,),
-        warm_models=(MODEL_ID,),
-        avg_latency_ms=700,
-        region="local",
-    )
-    content = canonical_json(to_json(beat))
-    domain = typed_data.Domain(31337, MARKET)
-    struct_hash = typed_data.hash_heartbeat(signer.address, RELAYER, "0x" + keccak(content).hex())
-    signature = (signed_by or signer).sign_digest(typed_data.digest(domain, struct_hash))
-    fields: dict[str, Any] = {
-        "node": signer.address,
-        "offers": (Offer(MODEL_ID, "model", Price(10**12, 10**12)),),
-        "free_memory_mb": 4_000,
-        "in_flight": 1,
-        "max_in_flight": 2,
-        "avg_latency_ms": 700,
-        "settled_count": 0,
-        "joined_at_s": 0,
-        "heartbeat_at_ms": now_ms - 400,
-        "heartbeat": content.decode(),
-        "heartbeat_signature": "0x" + signature.hex(),
-    }
-    return NodeView(**{**fields, **changes})
 
 
 def edit_node(**changes: Any) -> Edit:

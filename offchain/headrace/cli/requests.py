@@ -123,7 +123,7 @@ async def _new(session: Session, wanted: Wanted, *, wait: bool, as_json: bool) -
         if not wanted.model:
             wanted = replace(wanted, model=await client.offered_model())
         draft = await client.draft(wanted)
-        sender = ChainSender(opened.chain, signer)
+        sender = session.sender(opened.chain, signer)
         if not as_json:
             _show_draft(session, draft)
         transaction_hash = await client.send(draft, sender)
@@ -203,7 +203,7 @@ async def _cancel(session: Session, request_id: Hash32, *, as_json: bool) -> Non
         session.client(signer, opened.chain) as client,
     ):
         view = await client.view(request_id)
-        sender = ChainSender(opened.chain, signer)
+        sender = session.sender(opened.chain, signer)
         transaction_hash, is_released = await client.cancel(request_id, sender)
         await _require_included(sender, request_id, transaction_hash)
     if as_json:

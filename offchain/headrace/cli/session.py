@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Literal
 import typer
 from rich.console import Console
 
-from headrace.client import HeadraceClient
+from headrace.client import ChainSender, HeadraceClient
 from headrace.core.errors import ConfigurationError
 from headrace.ports import Chain, Clock, Signer, Store
 from headrace.settings import Settings
@@ -37,6 +38,7 @@ class Session:
     open_signer: Callable[[Settings, Role], Signer]
     open_chain: Callable[[Settings], AbstractAsyncContextManager[OpenChain]]
     open_store: Callable[[Path], AbstractAsyncContextManager[Store]]
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     def signer(self, role: Role) -> Signer:
         """The key of a role.
@@ -60,7 +62,12 @@ class Session:
             self.clock,
             chain_id=chain.chain_id if chain else None,
             market=chain.market if chain else None,
+            sleep=self.sleep,
         )
+
+    def sender(self, chain: Chain, signer: Signer) -> ChainSender:
+        """Sends a signer's transactions."""
+        return ChainSender(chain, signer, sleep=self.sleep)
 
 
 def session_of(context: typer.Context) -> Session:

@@ -1,0 +1,58 @@
+"""`headrace audit`: its exit code tells programs, its table tells people."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Desk
+from tests.client.test_audits import fill, two_rounds
+from tests.core.audit_world import World
+from tests.fakes import RELAYER, make_request
+
+AUDIT = ("audit", "--relayer", RELAYER)
+
+
+def put(desk: Desk, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API serves a world's rounds, and the chain is its chain."""
+    fill(desk.relayer.store, world)
+    for name in ("events", "head", "block"):
+        monkeypatch.setattr(desk.relayer.chain, name, getattr(world.chain, name))
+
+
+def test_audit__clean__exits_0(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(desk, two_rounds(), monkeypatch)
+    # The API's network says one confirmation; the world waited for two, so it is never early.
+    assert desk.run(*AUDIT, "--rounds", "1..2") == 0, desk.out + desk.error
+    assert "rounds 1..2" in desk.out
+    assert desk.json(*AUDIT)["findings"] == () or desk.json(*AUDIT)["findings"] == []
+
+
+def test_audit__differs__exits_1_with_a_table(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(make_request())
+    world.record(world.inputs(), skipped=7)
+    put(desk, world, monkeypatch)
+    assert desk.run(*AUDIT) == 1
+    assert "skipped" in desk.out
+    assert "difference" in desk.out
+    assert desk.run(*AUDIT, "--json") == 1
+    (finding,) = json.loads(desk.out)["findings"]
+    assert (finding["severity"], finding["expected"], finding["got"]) == ("difference", "0", "7")
+
+
+def test_audit__withheld__exits_2(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(desk, two_rounds(), monkeypatch)
+    desk.relayer.store.snapshots.clear()
+    assert desk.run(*AUDIT) == 2
+    assert "withheld" in desk.out
+
+
+def test_audit__round_not_recorded__is_one_sentence(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(desk, two_rounds(), monkeypatch)
+    assert "rounds 1..2" in desk.refusal(*AUDIT, "--rounds", "5..9")
+
+
+def test_audit__database__needs_a_relayer_and_a_file(desk: Desk) -> None:
+    assert "--relayer" in desk.refusal("audit", "--store", "no.db")
+    assert "no.db" in desk.refusal(*AUDIT, "--store", "no.db")

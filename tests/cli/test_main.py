@@ -1,0 +1,150 @@
+"""The frame around every command: exit codes, one sentence, keys that stay secret, a stop that drains."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import headrace
+import headrace.bootstrap
+import headrace.cli
+from headrace.adapters.keystore import open_keystore
+from headrace.core.errors import ConfigurationError
+from headrace.settings import Settings
+
+KEY = "0x" + "7" * 64
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = headrace.cli.run(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_version__is_shown_without_settings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_NONSENSE", "1")
+    assert run(capsys, "--version") == (0, f"{headrace.__version__}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [("frobnicate",), ("request", "new", "x", "--ttl", "soon"), ("audit", "--what")])
+def test_usage__wrong__exits_2(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    code, _, error = run(capsys, *arguments)
+    assert code == 2
+    assert "Error:" in error
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "words"),
+    [
+        ({"HEADRACE_CHAIN__RPC": "x"}, ("relayer",), "no setting chain.rpc"),
+        ({"HEADRACE_CONFIG": "absent.toml"}, ("node",), "absent.toml cannot be read"),
+        ({}, ("relayer",), "HEADRACE_RELAYER_PRIVATE_KEY"),
+        ({"HEADRACE_RELAYER_PRIVATE_KEY": "0x12"}, ("relayer",), "64 hexadecimal digits"),
+        ({}, ("request", "new", "x"), "HEADRACE_REQUESTER_PRIVATE_KEY"),
+        (
+            {"HEADRACE_REQUESTER_PRIVATE_KEY": KEY, "HEADRACE_CHAIN__RPC_URL": "http://127.0.0.1:1"},
+            ("request", "new", "x"),
+            "127.0.0.1:1",
+        ),
+        ({"HEADRACE_REQUESTER__KEY__KEYSTORE": "no.json"}, ("request", "list"), "password"),
+        ({}, ("request", "show", "12"), "not a request id"),
+        ({}, ("audit", "--rounds", "x"), "names no rounds"),
+        ({}, ("audit", "--relayer", "x"), "not an address"),
+        ({}, ("key", "new", "node.json"), "password is missing"),
+        ({}, ("key", "show", "node"), "HEADRACE_NODE_PRIVATE_KEY"),
+    ],
+)
+def test_operator_error__is_one_sentence_and_exit_1(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    arguments: tuple[str, ...],
+    words: str,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    code, _, error = run(capsys, *arguments)
+    assert code == 1
+    assert words in error
+    assert error.count("\n") == 1
+    assert KEY not in error
+
+
+def test_fault_in_the_program__tells_no_trace_unless_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_settings: Settings) -> None:
+        raise KeyError("inside")
+
+    monkeypatch.setattr(headrace.cli, "make_session", broken)
+    code, _, error = run(capsys, "key", "show", "node")
+    assert code == 1
+    assert "HEADRACE_DEBUG=1" in error
+    assert "inside" not in error
+    monkeypatch.setenv("HEADRACE_DEBUG", "1")
+    with pytest.raises(KeyError):
+        headrace.cli.run(["key", "show", "node"])
+
+
+def test_errors_of_a_group__the_one_on_purpose_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run_relayer(_settings: Settings) -> None:
+        raise ExceptionGroup("tasks", [OSError("x"), ExceptionGroup("inner", [ConfigurationError("set the port")])])
+
+    monkeypatch.setattr(headrace.cli, "configure", lambda *_: None)
+    monkeypatch.setattr(headrace.bootstrap, "run_relayer", run_relayer)
+    code, _, error = run(capsys, "relayer")
+    assert (code, error) == (1, "Set the port.\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_service__stopped_by_a_signal__drains_and_exits_0(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    drained = []
+
+    async def run_node(_settings: Settings) -> None:
+        os.kill(os.getpid(), number)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            drained.append(True)
+
+    monkeypatch.setattr(headrace.cli, "configure", lambda *_: None)
+    monkeypatch.setattr(headrace.bootstrap, "run_node", run_node)
+    assert run(capsys, "node") == (0, "", "")
+    assert drained == [True]
+
+
+def test_key_new__keystore__opens_and_is_never_replaced(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "node.json"
+    (tmp_path / "password").write_text("correct horse\n", encoding="utf-8")
+    arguments = ("key", "new", str(path), "--password-file", str(tmp_path / "password"))
+    code, out, _ = run(capsys, *arguments)
+    assert code == 0
+    assert open_keystore(path, "correct horse").address == out.strip()
+    code, _, error = run(capsys, *arguments)
+    assert code == 1
+    assert "exists" in error
+    monkeypatch.setenv("HEADRACE_NODE__KEY__KEYSTORE", str(path))
+    monkeypatch.setenv("HEADRACE_KEYSTORE_PASSWORD", "correct horse")
+    assert run(capsys, "key", "show", "node") == (0, out, "")
+
+
+def test_key_show__from_the_environment__shows_the_address_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_RELAYER_PRIVATE_KEY", KEY)
+    code, out, error = run(capsys, "key", "show", "relayer")
+    assert code == 0
+    assert len(out.strip()) == 42
+    assert KEY not in out + error
