@@ -73,15 +73,20 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(headrace.__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings [env: HEADRACE_CONFIG].")] = None,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
 ) -> None:
-    if version:
-        typer.echo(headrace.__version__)
-        raise typer.Exit
     context.obj = lambda: make_session(load_settings(config))
 
 

@@ -7,7 +7,7 @@ from decimal import Decimal, localcontext
 
 from headrace.core.errors import InvalidInput
 
-_AMOUNT = re.compile(r"(\d{1,30}(?:\.\d{1,18})?)\s*(wei|gwei|eth|ether)?", re.IGNORECASE)
+_AMOUNT = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,18})?)\s*(wei|gwei|eth|ether)?", re.IGNORECASE)
 _UNITS = {"wei": 0, "gwei": 9, "eth": 18, "ether": 18}
 
 

@@ -32,6 +32,8 @@ def audit_rounds(
     first, last = parse_rounds(rounds)
     if relayer is not None and not re.fullmatch(r"0x[0-9a-fA-F]{40}", relayer):
         raise InvalidInput(f"{relayer!r} is not an address: it must be 0x and 40 hexadecimal digits")
+    if store is not None and relayer is None:
+        raise InvalidInput("--store needs --relayer ADDRESS, since a database does not say whose it is")
     if store is not None and not store.is_file():
         raise InvalidInput(f"there is no database {store}: correct --store")
     session = session_of(context)
@@ -52,9 +54,7 @@ async def _audit(
     async with AsyncExitStack() as stack:
         opened = await stack.enter_async_context(session.open_chain(session.settings))
         source: RoundSource
-        if store is not None:
-            if relayer is None:
-                raise InvalidInput("--store needs --relayer ADDRESS, since a database does not say whose it is")
+        if store is not None and relayer is not None:
             source = StoreRounds(await stack.enter_async_context(session.open_store(store)))
             confirmations = session.settings.chain.confirmations
         else:
