@@ -12,12 +12,12 @@ import pytest_asyncio
 from eth_account import Account
 from eth_utils.crypto import keccak
 
-from headrace.adapters.abi_codec import request_from_event
 from headrace.adapters.deployment import Deployment
 from headrace.adapters.json_rpc import AnswerLost, JsonRpc, RpcError, connect_http
 from headrace.adapters.web3_chain import Web3Chain
 from headrace.core import typed_data
 from headrace.core.errors import ChainUnavailable, ConfigurationError, InvalidInput, Refused, Unknown
+from headrace.core.events import request_from_event
 from headrace.core.requests import request_id
 from headrace.core.scheduling import Offer
 from headrace.core.types import (

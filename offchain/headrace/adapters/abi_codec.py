@@ -13,8 +13,7 @@ from eth_utils.crypto import keccak
 
 from headrace.adapters.abi_reader import MalformedData, ValuesReader
 from headrace.core.events import ChainEvent
-from headrace.core.requests import PackedRequest, unpack
-from headrace.core.types import ZERO_HASH, Address, Hash32, Request
+from headrace.core.types import ZERO_HASH, Address, Hash32
 
 # What the compiler itself reverts with.
 _BUILT_IN = (
@@ -113,22 +112,6 @@ class ErrorDecoder:
             return "0x" + data.hex()
         fields = (f"{given['name']}={value}" for given, value in zip(entry.inputs, values, strict=True))
         return f"{entry.name}({', '.join(fields)})"
-
-
-def request_from_event(args: Mapping[str, Any]) -> Request:
-    """The request in the arguments of an `InferenceRequested` event."""
-    struct = args["request"]
-    return unpack(
-        PackedRequest(
-            requester=struct["requester"],
-            relayer=struct["relayer"],
-            model_id=bytes.fromhex(struct["modelId"][2:]),
-            prompt_hash=bytes.fromhex(struct["promptHash"][2:]),
-            amounts=struct["amounts"],
-            terms=struct["terms"],
-            verifier=struct["verifier"],
-        )
-    )
 
 
 @cache

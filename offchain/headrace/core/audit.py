@@ -19,8 +19,7 @@ from eth_utils.crypto import keccak
 
 from headrace.core import typed_data
 from headrace.core.errors import InvalidInput, SignatureMismatch
-from headrace.core.events import BlockRef, ChainEvent
-from headrace.core.requests import PackedRequest, unpack
+from headrace.core.events import BlockRef, ChainEvent, request_from_event
 from headrace.core.rounds import close_round, hash_snapshots, merge_decisions
 from headrace.core.scheduling import CycleInputs, NodeView, WaitingRequest, plan_cycle
 from headrace.core.snapshot import decode_snapshot, from_json, policy_hash
@@ -385,7 +384,7 @@ def _requests_of(evidence: Evidence) -> dict[Hash32, _OnChain]:
         request_id = event.args["requestId"]
         if event.name == "InferenceRequested" and event.args["relayer"] in (evidence.relayer, ZERO_ADDRESS):
             is_owed = event.args["relayer"] == evidence.relayer
-            requests[request_id] = _OnChain(_request_of(event), event.block_number, is_owed)
+            requests[request_id] = _OnChain(request_from_event(event.args), event.block_number, is_owed)
         known = requests.get(request_id)
         if known is None:
             continue
@@ -396,21 +395,6 @@ def _requests_of(evidence: Evidence) -> dict[Hash32, _OnChain]:
         elif event.name in ("ResultFulfilled", "RequestClosed"):
             known.closed_block = event.block_number
     return requests
-
-
-def _request_of(event: ChainEvent) -> Request:
-    words: Any = event.args["request"]
-    return unpack(
-        PackedRequest(
-            requester=words["requester"],
-            relayer=words["relayer"],
-            model_id=bytes.fromhex(words["modelId"][2:]),
-            prompt_hash=bytes.fromhex(words["promptHash"][2:]),
-            amounts=int(words["amounts"]),
-            terms=int(words["terms"]),
-            verifier=words["verifier"],
-        )
-    )
 
 
 def _values(first: int, changes: Sequence[tuple[int, int]], from_block: int, to_block: int) -> list[int]:

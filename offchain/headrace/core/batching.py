@@ -8,6 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from headrace.core.types import ItemStatus
+
+NODES_FAULT = frozenset(
+    {
+        ItemStatus.REWARD_TOO_HIGH,
+        ItemStatus.BAD_RESULT,
+        ItemStatus.BAD_SIGNATURE,
+        ItemStatus.NODE_NOT_JOINED,
+        ItemStatus.PROBATION,
+        ItemStatus.VERIFICATION_FAILED,
+    }
+)
+"""The node, not the request, is why such an item is not paid: another node may serve it."""
+
 
 class BatchReason(StrEnum):
     """Why a batch goes out now."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.core.types import Address, Hash32
+from headrace.core.requests import PackedRequest, unpack
+from headrace.core.types import Address, Hash32, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +35,23 @@ class ChainEvent:
     contract: Address
     name: str
     args: Mapping[str, Any]
+
+
+def request_from_event(args: Mapping[str, Any]) -> Request:
+    """The request in the arguments of an `InferenceRequested` event.
+
+    Raises:
+        InvalidInput: its words hold bits that no field owns.
+    """
+    struct = args["request"]
+    return unpack(
+        PackedRequest(
+            requester=struct["requester"],
+            relayer=struct["relayer"],
+            model_id=bytes.fromhex(struct["modelId"][2:]),
+            prompt_hash=bytes.fromhex(struct["promptHash"][2:]),
+            amounts=int(struct["amounts"]),
+            terms=int(struct["terms"]),
+            verifier=struct["verifier"],
+        )
+    )

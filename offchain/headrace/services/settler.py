@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from headrace.core import typed_data
-from headrace.core.batching import BatchPolicy, why_send
+from headrace.core.batching import NODES_FAULT, BatchPolicy, why_send
 from headrace.core.errors import ChainUnavailable, ExpiredContext, IllegalTransition, Refused, SignatureMismatch
 from headrace.core.fees import charged_gas, charged_gas_price_wei
 from headrace.core.lifecycle import Cause
@@ -33,17 +33,6 @@ from headrace.services.wake import Wake
 
 log = structlog.get_logger(__name__)
 
-# The node, not the request, is why these cannot be paid: another node may serve it.
-RETRY_ELSEWHERE = frozenset(
-    {
-        ItemStatus.REWARD_TOO_HIGH,
-        ItemStatus.BAD_RESULT,
-        ItemStatus.BAD_SIGNATURE,
-        ItemStatus.NODE_NOT_JOINED,
-        ItemStatus.PROBATION,
-        ItemStatus.VERIFICATION_FAILED,
-    }
-)
 SETTLING = frozenset({"record_round", "submit_results"})
 
 
@@ -286,7 +275,7 @@ class Settler:
             log.warning("item_left_out", requestId=request_id, status=status.name)
             self._metrics.count("headrace_items_left_out_total", status=status.name)
             now_ms = self._clock.now_ms()
-            if status in RETRY_ELSEWHERE:
+            if status in NODES_FAULT:
                 try:
                     await self._store.move(request_id, Cause.UNPAYABLE, now_ms, {"status": status.name})
                     self._on_requeued()

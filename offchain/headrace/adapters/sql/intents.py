@@ -15,27 +15,16 @@ from headrace.adapters.sql.part import StorePart
 from headrace.adapters.sql.requests import drop_result
 from headrace.adapters.sql.rows import Row, intent_of, row_of_attempt
 from headrace.adapters.sql.tables import attempts, intents
+from headrace.core.batching import NODES_FAULT
 from headrace.core.errors import IllegalTransition, NotFound
 from headrace.core.events import BlockRef
 from headrace.core.lifecycle import Cause
-from headrace.core.types import Hash32, ItemStatus
+from headrace.core.types import Hash32
 from headrace.ports import Call, StoredAttempt, StoredIntent
 
 SUBMIT_RESULTS = "submit_results"
 _ENDED = ("included", "reverted", "dropped")
-# The node, not the request, is why an item with one of these was not paid: another node may serve it. Of all others the
-# result stays as good as it was.
-_NODES_FAULT = frozenset(
-    status.name
-    for status in (
-        ItemStatus.REWARD_TOO_HIGH,
-        ItemStatus.BAD_RESULT,
-        ItemStatus.BAD_SIGNATURE,
-        ItemStatus.NODE_NOT_JOINED,
-        ItemStatus.PROBATION,
-        ItemStatus.VERIFICATION_FAILED,
-    )
-)
+_NODES_FAULT = frozenset(status.name for status in NODES_FAULT)
 
 
 class IntentStore(StorePart):

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.adapters.abi_codec import request_from_event
 from headrace.adapters.sql.book import RequestBook
 from headrace.adapters.sql.rows import row_of_request
-from headrace.core.events import BlockRef, ChainEvent
+from headrace.core.events import BlockRef, ChainEvent, request_from_event
 from headrace.core.lifecycle import TERMINAL, Cause, RequestState
 from headrace.core.types import ZERO_ADDRESS, Address, Status
 
