@@ -74,7 +74,7 @@ class _Run:
         self._fates: dict[str, str] = {}
 
     def deploy_contracts(self, owner: str | None, *, may_replace: bool) -> None:
-        """Deploy what is not there as it should be, all at once: the new addresses are known beforehand."""
+        """Deploy what is not there as it should be. The new addresses are known beforehand."""
         parameters = parameters_of(self._chain.chain_id)
         owner = owner or self._recorded_owner() or self._sender.address
         new_addresses = iter(self._sender.addresses_of_next(len(CONTRACTS)))
@@ -139,8 +139,14 @@ class _Run:
         return None
 
     def _deploy(self, new: dict[str, dict[str, Any]], addresses: dict[str, str]) -> None:
-        if not new:
-            return
+        """Deploy in two steps: the market's constructor calls the stake manager, so that must be there."""
+        first = {name: arguments for name, arguments in new.items() if name != "InferenceMarket"}
+        last = {name: arguments for name, arguments in new.items() if name == "InferenceMarket"}
+        for step in (first, last):
+            if step:
+                self._deploy_together(step, addresses)
+
+    def _deploy_together(self, new: dict[str, dict[str, Any]], addresses: dict[str, str]) -> None:
         calls = [self._creation(name, arguments) for name, arguments in new.items()]
         receipts = self._sender.send_all(calls)
         for (name, arguments), receipt in zip(new.items(), receipts, strict=True):
