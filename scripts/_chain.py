@@ -93,9 +93,9 @@ def deployments_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--deployments",
         type=click.Path(file_okay=False, path_type=Path),
-        envvar="HEADRACE_DEPLOYMENTS",
+        envvar="HEADRACE_CHAIN__DEPLOYMENTS",
         default=ROOT / "deployments",
-        help="Folder of the deployment files [default: deployments; env: HEADRACE_DEPLOYMENTS]",
+        help="Folder of the deployment files [default: deployments; env: HEADRACE_CHAIN__DEPLOYMENTS]",
     )(function)
 
 

@@ -70,10 +70,16 @@ def load_live(folder: Path, chain_id: int, web3: Web3) -> Deployment:
     """Return a chain's deployment, all of whose contracts are there."""
     deployment = load(folder, chain_id)
     if deployment is None or set(deployment.contracts) != set(CONTRACTS):
-        raise Failure(f"Nothing is deployed on chain {chain_id}: run `ape run deploy` first.")
+        raise Failure(
+            f"{path_of(folder, chain_id)} names no whole deployment on chain {chain_id}: run `ape run deploy`, or name "
+            "the folder of its file with --deployments or HEADRACE_CHAIN__DEPLOYMENTS."
+        )
     for name, contract in deployment.contracts.items():
         if not contract.is_on(web3):
-            raise Failure(f"{name} is not on chain {chain_id} any more: run `ape run deploy` first.")
+            raise Failure(
+                f"{name} is not on chain {chain_id} as {path_of(folder, chain_id)} has it: run `ape run deploy`, or "
+                "name another folder with --deployments or HEADRACE_CHAIN__DEPLOYMENTS."
+            )
     return deployment
 
 

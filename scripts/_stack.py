@@ -26,6 +26,8 @@ from typing import IO, Any
 from eth_account import Account
 from eth_account.signers.local import LocalAccount
 
+from scripts._claim import FolderTaken, claimed, end_leftovers
+
 ROOT = Path(__file__).resolve().parent.parent
 MNEMONIC = "test test test test test test test test test test test junk"
 MODEL = "smollm2-135m-instruct"
@@ -92,6 +94,7 @@ class Stack:
     api_port: int = 0
     link_port: int = 0
     parts: dict[str, Part] = field(default_factory=dict)
+    _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __enter__(self) -> Stack:
         try:
@@ -115,12 +118,27 @@ class Stack:
         return f"http://127.0.0.1:{self.api_port}"
 
     @property
+    def link_url(self) -> str:
+        """Where the relayer takes nodes' links."""
+        return f"ws://127.0.0.1:{self.link_port}/link"
+
+    @property
     def deployments(self) -> Path:
         """Folder of the deployment file."""
         return self.folder / "deployments"
 
     def start(self) -> None:
-        """Start everything, in order, and wait until both nodes are linked."""
+        """Start everything anew, in order, and wait until both nodes are linked.
+
+        Raises:
+            StackError: a part does not start, or another stack runs in the folder.
+        """
+        try:
+            self._held.enter_context(claimed(self.folder))
+        except FolderTaken as exc:
+            raise StackError(f"it runs already (process {exc.pid}, {self.folder}): stop that first") from None
+        if left := end_leftovers(self.folder):
+            self.report(f"ended what was left of a run before: {', '.join(left)}")
         shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / "logs").mkdir(parents=True)
         self.rpc_port, self.link_port = free_port(), free_port()
@@ -142,6 +160,7 @@ class Stack:
         """Stop everything, in the order in which work flows, so that what is in flight can drain."""
         for name in sorted(self.parts, key=lambda part: ("relayer" in part, "anvil" in part)):
             self.parts[name].stop()
+        self._held.close()
 
     # Parts
 
@@ -193,20 +212,13 @@ class Stack:
 
     def node_environment(self, number: int) -> dict[str, str]:
         """Settings of a node."""
-        prices = {
-            MODEL: {
-                "per_prompt_kib_wei": PRICE_PER_PROMPT_KIB_WEI,
-                "per_thousand_tokens_wei": PRICE_PER_THOUSAND_TOKENS_WEI,
-            }
-        }
         return {
             **self._common(),
             "HEADRACE_NODE__KEY__KEYSTORE": str(self.keystore(number)),
             "HEADRACE_KEYSTORE_PASSWORD": self._password(),
-            "HEADRACE_NODE__RELAYER_LINK_URL": f"ws://127.0.0.1:{self.link_port}/link",
+            "HEADRACE_NODE__RELAYER_LINK_URL": self.link_url,
             "HEADRACE_NODE__JOURNAL": str(self.folder / f"node-{number}.db"),
             "HEADRACE_NODE__MODELS": json.dumps([MODEL]),
-            "HEADRACE_NODE__PRICES": json.dumps(prices),
         }
 
     def requester_environment(self) -> dict[str, str]:
@@ -284,7 +296,10 @@ class Stack:
 
     def _start_ape(self, script: str, *arguments: str) -> Part:
         network = ["--network", f"ethereum:local:{self.rpc_url}"]
-        environment = {"HEADRACE_DEPLOYMENTS": str(self.deployments), "HEADRACE_KEYSTORE_PASSWORD": self._password()}
+        environment = {
+            "HEADRACE_CHAIN__DEPLOYMENTS": str(self.deployments),
+            "HEADRACE_KEYSTORE_PASSWORD": self._password(),
+        }
         name = f"ape-{script}-{secrets.token_hex(2)}"
         log = self.folder / "logs" / f"{name}.log"
         return Part(f"ape run {script}", _popen(["ape", "run", script, *network, *arguments], environment, log), log)
@@ -301,6 +316,7 @@ class Stack:
     def _spawn(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         log = self.folder / "logs" / f"{name}.log"
         self.parts[name] = Part(name, _popen(command, environment, log), log)
+        (self.folder / f"{name}.pid").write_text(str(self.parts[name].process.pid), encoding="utf-8")
 
     def _await(self, name: str, is_ready: Callable[[], bool], timeout_s: float = START_TIMEOUT_S) -> None:
         deadline = time.monotonic() + timeout_s
@@ -347,12 +363,16 @@ def _opened(log: Path) -> Iterator[IO[bytes]]:
 def clean_environment() -> dict[str, str]:
     """This process's environment with the project's tools first, and without settings meant for another Headrace."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
-    tools = [str(Path(sys.executable).parent), str(ROOT / "node_modules" / ".bin")]
     return {
         **kept,
-        "PATH": os.pathsep.join([*tools, kept.get("PATH", "")]),
+        "PATH": os.pathsep.join([*map(str, tool_folders()), kept.get("PATH", "")]),
         "SOLCX_BINARY_PATH": str(ROOT / "scripts" / "_solc"),
     }
+
+
+def tool_folders() -> tuple[Path, ...]:
+    """Where the project's own programs are: headrace and ape, anvil and solc."""
+    return Path(sys.executable).parent, ROOT / "node_modules" / ".bin"
 
 
 def _fetch(request: urllib.request.Request) -> Any:

@@ -22,7 +22,17 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from scripts._stack import NODE_OWNERS, RELAYER, REQUESTER, ROOT, Stack, StackError, test_account
+from scripts._stack import (
+    NODE_OWNERS,
+    RELAYER,
+    REQUESTER,
+    ROOT,
+    Stack,
+    StackError,
+    clean_environment,
+    test_account,
+    tool_folders,
+)
 
 PREFERRED_API_PORT = 8480
 FIRST_PROMPT = "In one short sentence: why is the sky blue?"
@@ -88,20 +98,32 @@ def up(stack: Stack) -> int:
     first = stack.headrace("request", "new", FIRST_PROMPT, "--max-tokens", "48", "--wait", capture=False)
     if first.returncode != 0:
         return first.returncode
-    settings = stack.folder / "requester.sh"
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in stack.requester_environment().items()]
-    settings.touch(mode=0o600)
-    settings.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    settings = write_shell_settings(stack)
     console.print(
-        f"\nServing until Ctrl-C. The API describes itself at {stack.api_url}/docs\n"
+        f"\nServing until Ctrl-C. The API describes itself at {stack.api_url}/openapi.json\n"
         "Ask again from another terminal:\n\n"
         f"  . {settings.relative_to(ROOT)}\n"
-        '  .venv/bin/headrace request new "…" --wait\n'
+        '  headrace request new "…" --wait\n'
     )
     while True:
         for part in stack.parts.values():
             part.require_alive()
         time.sleep(0.5)
+
+
+def write_shell_settings(stack: Stack) -> Path:
+    """Write what a shell needs to use this stack as its requester, or to add a node; return the file."""
+    settings = {
+        **stack.requester_environment(),
+        "HEADRACE_NODE__RELAYER_LINK_URL": stack.link_url,
+        "SOLCX_BINARY_PATH": clean_environment()["SOLCX_BINARY_PATH"],
+    }
+    tools = ":".join(shlex.quote(str(path)) for path in tool_folders())
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
+    path = stack.folder / "env.sh"
+    path.touch(mode=0o600)
+    path.write_text("\n".join([*lines, f'export PATH={tools}:"$PATH"', ""]), encoding="utf-8")
+    return path
 
 
 def demo(stack: Stack) -> int:

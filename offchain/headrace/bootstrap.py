@@ -38,6 +38,7 @@ from headrace.node.options import NodeOptions, OfferedModel
 from headrace.ports import Backend, ModelFacts
 from headrace.services.aggregator import Aggregator
 from headrace.services.dispatcher import Dispatcher
+from headrace.services.gauges import Gauges
 from headrace.services.indexer import Indexer, IndexerSettings
 from headrace.services.reaper import Reaper
 from headrace.services.scheduler import Scheduler, SchedulerSettings
@@ -67,6 +68,7 @@ class _Relayer:
     aggregator: Aggregator
     settler: Settler
     reaper: Reaper
+    gauges: Gauges
     api: ApiContext
 
 
@@ -159,6 +161,7 @@ async def _wire(settings: Settings, chain: Web3Chain, store: SqlStore, signer: L
         aggregator=Aggregator(chain, store, clock, metrics, terms, schedule.ring, settler.wake.ring),
         settler=settler,
         reaper=Reaper(chain, store, sender, signer, metrics, terms),
+        gauges=Gauges(chain, link, metrics, signer.address),
         api=_api_context(settings, chain, store, link, signer, policy, metrics, indexer, scheduler),
     )
 
@@ -197,8 +200,10 @@ def _api_context(
         policy=policy,
         confirmations=settings.chain.confirmations,
         contracts=Contracts(model_registry=chain.deployment.address_of("ModelRegistry")),
-        link_url=f"ws://{settings.relayer.link_host}:{settings.relayer.link_port}/link",
+        link_url=settings.relayer.public_link_url
+        or f"ws://{settings.relayer.link_host}:{settings.relayer.link_port}/link",
         metrics_text=metrics.text,
+        metrics=metrics,
         hold=scheduler.hold,
         readiness=readiness,
         cors_origins=settings.relayer.cors_origins,
@@ -213,6 +218,7 @@ async def _serve(relayer: _Relayer, serve_api: Callable[[], Coroutine[Any, Any, 
             group.create_task(relayer.indexer.run(), name="indexer"),
             group.create_task(relayer.link.run(relayer.aggregator), name="link"),
             group.create_task(serve_api(), name="api"),
+            group.create_task(relayer.gauges.run(), name="gauges"),
         ]
         # What looks eligible before may long be settled.
         await relayer.indexer.caught_up.wait()
@@ -297,11 +303,14 @@ async def _node_options(settings: Settings, node: Address) -> NodeOptions:
                 f"{node} is not a registered node on chain {chain.chain_id}: its owner must run `ape run register_node`"
             )
         registered = {model.name: model for model in await chain.models()}
+        models = [_registered(name, registered) for name in settings.node.models]
+        offers = await chain.offers(node, [model.model_id for model in models])
+        prices = {offer.model_id: offer.price for offer in offers}
         return NodeOptions(
             link_url=settings.node.relayer_link_url,
             chain_id=chain.chain_id,
             market=chain.market,
-            models=tuple(_offered(name, registered, settings.node) for name in settings.node.models),
+            models=tuple(_offered(model, prices.get(model.model_id), settings.node) for model in models),
             max_in_flight=settings.node.max_in_flight,
             region=settings.node.region,
         )
@@ -309,19 +318,23 @@ async def _node_options(settings: Settings, node: Address) -> NodeOptions:
         await chain.close()
 
 
-def _offered(name: str, registered: dict[str, ModelFacts], settings: NodeSettings) -> OfferedModel:
+def _registered(name: str, registered: dict[str, ModelFacts]) -> ModelFacts:
     facts = registered.get(name)
     if facts is None:
         raise UnknownModel(f"there is no model {name} in the registry; there are: {', '.join(sorted(registered))}")
-    price = settings.prices.get(name)
+    return facts
+
+
+def _offered(facts: ModelFacts, on_chain: Price | None, settings: NodeSettings) -> OfferedModel:
+    """A model at the operator's price or, without one, at the price that the node has on the chain."""
+    own = settings.prices.get(facts.name)
+    price = Price(own.per_prompt_kib_wei, own.per_thousand_tokens_wei) if own else on_chain
     if price is None:
-        raise ConfigurationError(f"there is no price for {name}: set it in HEADRACE_NODE__PRICES")
-    return OfferedModel(
-        facts.model_id,
-        name,
-        facts.complexity_milli,
-        Price(price.per_prompt_kib_wei, price.per_thousand_tokens_wei),
-    )
+        raise ConfigurationError(
+            f"the node has no price for {facts.name}: its owner offers the model with `ape run register_node --model "
+            f"{facts.name} …`, or set HEADRACE_NODE__PRICES"
+        )
+    return OfferedModel(facts.model_id, facts.name, facts.complexity_milli, price)
 
 
 def _backend(settings: NodeSettings) -> Backend:

@@ -22,9 +22,7 @@ from headrace.core.scheduling import Policy
 
 PREFIX = "HEADRACE_"
 # Variables of the prefix that are not settings: the command line's, the keystore's and those of `scripts/`.
-NOT_SETTINGS = frozenset(
-    {"CONFIG", "DEBUG", "KEYSTORE_PASSWORD", "DEPLOYMENTS", "DEPLOYER_PRIVATE_KEY", "OWNER_PRIVATE_KEY"}
-)
+NOT_SETTINGS = frozenset({"CONFIG", "DEBUG", "KEYSTORE_PASSWORD", "DEPLOYER_PRIVATE_KEY", "OWNER_PRIVATE_KEY"})
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Wei = Annotated[int, Field(ge=0, lt=1 << 96)]
@@ -87,6 +85,7 @@ class RelayerSettings(Section):
     cors_origins: tuple[str, ...] = ()
     link_host: str = "127.0.0.1"
     link_port: Port = 8481
+    public_link_url: SocketUrl | None = None
     database: Path = Path(".headrace/relayer.db")
     batch: BatchSettings = BatchSettings()
     policy: PolicySettings = PolicySettings()
@@ -95,7 +94,7 @@ class RelayerSettings(Section):
 
 
 class PriceSettings(Section):
-    """What a node asks for a model."""
+    """What a node asks for a model, instead of its price on the chain."""
 
     per_prompt_kib_wei: Wei
     per_thousand_tokens_wei: Wei

@@ -60,7 +60,7 @@ def test_relayer__port_in_use__names_the_setting(stack: Stack) -> None:
     [
         ({"HEADRACE_KEYSTORE_PASSWORD": "wrong"}, ("password",)),
         ({"HEADRACE_NODE__MODELS": '["gpt-9"]'}, ("gpt-9", "registry")),
-        ({"HEADRACE_NODE__PRICES": "{}"}, ("HEADRACE_NODE__PRICES",)),
+        ({"HEADRACE_NODE__MODELS": '["gpt-2"]'}, ("no price for gpt-2", "register_node")),
         (
             {"HEADRACE_NODE__BACKEND": "openai", "HEADRACE_NODE__OPENAI_URL": "http://127.0.0.1:1/v1"},
             ("127.0.0.1:1",),

@@ -104,6 +104,7 @@ async def test_delivered__after_another_node_was_assigned__is_refused() -> None:
         id_, node = await _computing(world)
         await world.aggregator.gave_up(node.key, Refusal(id_, 1, RefusalReason.BACKEND_FAILED, "out of memory"))
         assert await world.state(id_) == "eligible"
+        assert world.metrics.counts[("headrace_assignments_total", "outcome=failed")] == 1
         await world.cycle()
         with pytest.raises(InvalidInput, match="not assigned to"):
             await world.aggregator.delivered(node.deliver(node.tasks[0]))

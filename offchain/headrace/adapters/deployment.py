@@ -53,7 +53,8 @@ def load_deployment(folder: Path, chain_id: int) -> Deployment:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigurationError(
-            f"nothing is deployed on chain {chain_id}: {path} is missing; run `ape run deploy` for that chain"
+            f"nothing is deployed on chain {chain_id}: {path} is missing; run `ape run deploy` for that chain, or name "
+            "the folder of its file in HEADRACE_CHAIN__DEPLOYMENTS"
         ) from None
     try:
         data = json.loads(text)

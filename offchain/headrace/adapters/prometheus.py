@@ -32,7 +32,6 @@ COUNTERS: Final = {
     "headrace_reorgs_total": _Kind("Reorgs that were rewound."),
     "headrace_blocks_indexed_total": _Kind("Blocks indexed."),
     "headrace_events_indexed_total": _Kind("Events indexed."),
-    "headrace_link_frames_total": _Kind("Frames from nodes, by kind.", ("kind",)),
     "headrace_http_requests_total": _Kind("Requests to the control API.", ("route", "status")),
 }
 HISTOGRAMS: Final = {

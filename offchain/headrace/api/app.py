@@ -12,6 +12,7 @@ import headrace
 from headrace.api import schemas
 from headrace.api.chain_facts import ChainFacts
 from headrace.api.context import ApiContext
+from headrace.api.counting import CallCounter
 from headrace.api.errors import add_error_handlers
 from headrace.api.limits import BodyLimit, SecurityHeaders
 from headrace.api.routes import health, network, nodes, payloads, requests, rounds
@@ -64,6 +65,8 @@ def create_app(context: ApiContext) -> FastAPI:
             max_age=3600,
         )
     app.add_middleware(SecurityHeaders)
+    if context.metrics is not None:
+        app.add_middleware(CallCounter, metrics=context.metrics)
     return app
 
 

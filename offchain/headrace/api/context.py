@@ -11,7 +11,7 @@ from headrace.core import typed_data
 from headrace.core.errors import ChainUnavailable
 from headrace.core.scheduling import Policy
 from headrace.core.types import Address, Hash32
-from headrace.ports import Chain, Clock, NodeLink, Signer, Store
+from headrace.ports import Chain, Clock, Metrics, NodeLink, Signer, Store
 
 _T = TypeVar("_T")
 
@@ -57,6 +57,7 @@ class ApiContext:
         contracts: addresses that the Chain port does not tell.
         link_url: where nodes open their links, as a node on another machine sees it; empty = not published.
         metrics_text: the Prometheus exposition.
+        metrics: counts calls; None = they are not counted.
         hold: keeps a request from being assigned while its release counts; None = no releases.
         readiness: further reasons why the relayer is not ready, one sentence each.
         cors_origins: web pages that may call the API.
@@ -73,6 +74,7 @@ class ApiContext:
     contracts: Contracts
     link_url: str = ""
     metrics_text: Callable[[], str] = str
+    metrics: Metrics | None = None
     hold: HoldRequest | None = None
     readiness: Callable[[], Sequence[str]] = tuple
     cors_origins: tuple[str, ...] = ()

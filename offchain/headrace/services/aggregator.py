@@ -77,16 +77,18 @@ class Aggregator:
         """Note that a node will not finish a task it accepted, so that another gets it."""
         for stored in await self._store.assignments(refusal.request_id):
             if stored.assignment.node == node and stored.assignment.round == refusal.round:
+                cause = Cause.FAILED if stored.state == "accepted" else Cause.REFUSED
                 try:
                     await self._store.end_assignment(
                         refusal.request_id,
                         stored.attempt,
-                        Cause.FAILED if stored.state == "accepted" else Cause.REFUSED,
+                        cause,
                         self._clock.now_ms(),
                         f"{refusal.reason}: {refusal.message}",
                     )
                 except IllegalTransition:
                     return
+                self._metrics.count("headrace_assignments_total", outcome=cause)
                 log.warning("node_gave_up", requestId=refusal.request_id, node=node, reason=refusal.reason)
                 self._on_change()
 
