@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A slow machine must not fail a property, nor a new example the build; `deep` looks for new ones.
+settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("deep", settings.get_profile("default"), derandomize=False, max_examples=5_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 VECTORS_DIR = Path(__file__).parent / "vectors" / "reference"
 

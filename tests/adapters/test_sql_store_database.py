@@ -62,6 +62,12 @@ async def test_open__folder_that_is_not_there__says_so(tmp_path: Path, clock: Fa
         await SqlStore.open(url_of(tmp_path / "missing"), clock)
 
 
+async def test_open__file_that_is_no_database__says_so(tmp_path: Path, clock: FakeClock) -> None:
+    (tmp_path / "relayer.db").write_text("a letter to a friend, and longer than a header of a database has to be")
+    with pytest.raises(ConfigurationError, match="cannot be opened: file is not a database"):
+        await SqlStore.open(url_of(tmp_path), clock)
+
+
 async def test_file__is_durable_and_checked(tmp_path: Path) -> None:
     database = await Database.open(url_of(tmp_path))
     try:

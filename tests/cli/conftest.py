@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from eth_abi.abi import decode
 from eth_account.typed_transactions.typed_transaction import TypedTransaction
 from hexbytes import HexBytes
@@ -109,6 +111,27 @@ def relayer_in_a_thread() -> Iterator[tuple[Relayer, str]]:
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(timeout=10)
+
+
+@pytest.fixture(autouse=True)
+def event_loop_of_the_thread() -> Iterator[None]:
+    """Commands run loops of their own, and take away whatever loop the thread had: pytest's plugins make one."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A command sends the log to the stderr of its test, which is closed after it."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)

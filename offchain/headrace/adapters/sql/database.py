@@ -12,7 +12,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import Connection, event, make_url
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -57,6 +57,8 @@ class Database:
         if is_sqlite:
             _set_up_sqlite(engine)
         in_memory = is_sqlite and parsed.database in (None, "", ":memory:")
+        if is_sqlite and not in_memory:
+            _require_folder(Path(str(parsed.database)))
         database = cls(engine, is_shared=in_memory)
         try:
             async with database.write() as connection:
@@ -64,7 +66,7 @@ class Database:
         except CommandError as exc:
             await engine.dispose()
             raise ConfigurationError(f"the store was made by another version of Headrace: {exc}") from exc
-        except OperationalError as exc:
+        except DatabaseError as exc:
             await engine.dispose()
             raise ConfigurationError(f"the store {parsed.render_as_string()} cannot be opened: {exc.orig}") from exc
         return database
@@ -112,6 +114,12 @@ def _config(connection: Connection) -> Config:
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
+
+
+def _require_folder(file: Path) -> None:
+    """The driver would leave a thread behind when it cannot make the file."""
+    if not file.parent.is_dir():
+        raise ConfigurationError(f"the store {file} cannot be opened: there is no folder {file.parent}")
 
 
 def _set_up_sqlite(engine: AsyncEngine) -> None:
