@@ -84,12 +84,15 @@ class Relayer:
         return kept
 
     def settle(self, stored: StoredRequest, result_hash: Hash32, block: int = 2) -> StoredRequest:
+        escrow = stored.request.escrow_wei
+        node_paid = min(9 * 10**13, escrow)
+        relayer_paid = min(10**15, (escrow - node_paid) // 2)
         closed = {
             "requestId": stored.request_id,
             "resultHash": result_hash,
-            "nodePaid": 9 * 10**13,
-            "relayerPaid": 10**15,
-            "refund": stored.request.escrow_wei - 9 * 10**13 - 10**15,
+            "nodePaid": node_paid,
+            "relayerPaid": relayer_paid,
+            "refund": escrow - node_paid - relayer_paid,
             "transaction_hash": "0x" + "7b" * 32,
             "block_number": block,
         }

@@ -18,6 +18,7 @@ import pytest
 import structlog
 from eth_abi.abi import decode
 from eth_account.typed_transactions.typed_transaction import TypedTransaction
+from eth_utils.crypto import keccak
 from hexbytes import HexBytes
 from rich.console import Console
 
@@ -25,7 +26,7 @@ import headrace.cli
 from headrace.api import bind, create_app, serve
 from headrace.cli.session import OpenChain, Session
 from headrace.core.calls import request_inference_data
-from headrace.core.types import Lane, Mode, Request
+from headrace.core.types import Hash32, Lane, Mode, Request
 from headrace.ports import Store
 from headrace.settings import Settings, load_settings
 from tests.api.world import REQUESTER_SIGNER, Relayer, make_relayer
@@ -46,6 +47,7 @@ class Desk:
     waits: Waits
     capture: pytest.CaptureFixture[str]
     posted: list[Request] = field(default_factory=list)
+    posted_in: list[Hash32] = field(default_factory=list)
     on_posted: Callable[[Request], None] = lambda _: None
     out: str = ""
     error: str = ""
@@ -75,6 +77,7 @@ class Desk:
         if data[:4] == request_inference_data(make_request(), b"")[:4]:
             request = _request_of(data)
             self.posted.append(request)
+            self.posted_in.append("0x" + keccak(raw).hex())
             self.on_posted(request)
 
 

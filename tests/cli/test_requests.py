@@ -1,0 +1,235 @@
+"""`headrace request`: each stage a line, the answer, the money; and one sentence for what cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.core.calls import cancel_data, cancel_with_release_data
+from headrace.core.envelope import content_of, seal
+from headrace.core.lifecycle import RequestState
+from headrace.core.types import Lane, Request
+from headrace.ports import StoredRequest, TimelineEntry
+from tests.api.world import NODE_SIGNER, RELAYER_SIGNER, REQUESTER_SIGNER
+from tests.cli.conftest import Desk
+from tests.fakes import START_S, make_request
+
+ANSWER = seal(b"Because of [red]Rayleigh[/red] scattering.\x1b[2J", bytes(16))
+NEW = ("request", "new", "Why is the sky blue?")
+
+
+def live(desk: Desk, payload: bytes = ANSWER, ending: RequestState = RequestState.FULFILLED) -> None:
+    """From when it is posted, each wait takes the request a stage further."""
+    relayer = desk.relayer
+    answering: list[asyncio.Task[Any]] = []
+
+    def add(request: Request, **changes: Any) -> StoredRequest:
+        return relayer.add_request(request, transaction_hash=desk.posted_in[-1], **changes)
+
+    def post(request: Request) -> None:
+        stored = add(request, state=RequestState.INCLUDED)
+        id_ = stored.request_id
+        start_ms = relayer.clock.now_ms()
+
+        def enter(stage: str, at: int) -> None:
+            relayer.store.entries[id_].append(TimelineEntry(start_ms + at, stage, {}))
+
+        def confirm() -> None:
+            enter("confirmed", 100)
+            add(request)
+
+        def assign() -> None:
+            enter("assigned", 200)
+            relayer.assign(stored)
+            add(request, state=RequestState.ASSIGNED)
+
+        def compute() -> None:
+            enter("accepted", 250)
+            add(request, state=RequestState.COMPUTING)
+
+        def deliver() -> None:
+            enter("delivered", 900)
+            relayer.store.all_assignments[id_].clear()
+            answering.append(asyncio.get_running_loop().create_task(relayer.answer(stored, payload)))
+            add(request, state=RequestState.SIGNED)
+
+        def end() -> None:
+            if ending is RequestState.FULFILLED:
+                result_hash = relayer.store.results[id_].result.result_hash
+                relayer.chain.mine(relayer.chain.fulfilled(id_, result_hash))
+                relayer.settle(relayer.store.all_requests[id_], result_hash)
+            else:
+                closed = {"refund": 5, "transaction_hash": "0x" + "7c" * 32, "block_number": 2}
+                add(request, state=ending, closed=closed)
+
+        count = len(desk.waits.slept_s)
+        steps = [confirm, assign, compute, deliver, end]
+        if ending is not RequestState.FULFILLED:
+            steps = [confirm, end]
+        desk.waits.then = {count + index: step for index, step in enumerate(steps, start=1)}
+
+    desk.on_posted = post
+
+
+def test_new__waited_for__shows_a_line_per_stage_and_the_answer(desk: Desk) -> None:
+    live(desk)
+    assert desk.run(*NEW, "--wait") == 0, desk.out + desk.error
+    stages = [line.split()[1] for line in desk.out.splitlines() if line.startswith("✔")]
+    assert stages == ["sent", "included", "eligible", "queued", "assigned", "computing", "signed", "settled"]
+    assert "Because of [red]Rayleigh[/red] scattering." in desk.out
+    assert "confirmed by the market" in desk.out
+    assert NODE_SIGNER.address in desk.out
+    assert "90,000,000,000,000 wei" in desk.out
+
+
+def test_new__model_writes_control_characters__none_reaches_the_terminal(desk: Desk) -> None:
+    live(desk)
+    assert desk.run(*NEW, "--wait") == 0
+    assert "\x1b" not in desk.out
+
+
+def test_new__json__is_one_document_that_adds_up(desk: Desk) -> None:
+    live(desk)
+    document = desk.json(*NEW, "--wait")
+    settlement = document["request"]["settlement"]
+    paid = sum(int(settlement[f"{who}_wei"]) for who in ("node", "relayer", "refund"))
+    assert paid == int(document["request"]["escrow_wei"])
+    assert document["answer"].startswith("Because of")
+    assert document["gas_used"][document["transaction_hash"]] > 0
+
+
+def test_new__without_wait__posts_and_says_how_to_go_on(desk: Desk) -> None:
+    live(desk)
+    assert desk.run(*NEW) == 0
+    assert f"headrace request show {desk.relayer.chain.id_of(desk.posted[0])}" in desk.out
+
+
+def test_new__options__are_in_the_request(desk: Desk) -> None:
+    options = ["--lane", "realtime", "--ttl", "60", "--max-tokens", "9", "--max-reward", "0.001ether"]
+    desk.json(*NEW, *options, "--gas-budget", "20gwei", "--priority-fee", "7", "--public")
+    (request,) = desk.posted
+    assert request.lane is Lane.REALTIME
+    assert request.deadline_s == START_S + 60
+    assert (request.max_output_tokens, request.inline_result) == (9, True)
+    assert (request.max_reward_wei, request.gas_budget_wei, request.priority_fee_wei) == (10**15, 20 * 10**9, 7)
+
+
+def test_new__warnings__are_shown(desk: Desk) -> None:
+    assert desk.run(*NEW, "--max-reward", "1") == 0
+    assert "the cheapest node asks for" in desk.out
+
+
+def test_new__from_stdin__posts_what_was_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("From a pipe."))
+    desk.json("request", "new", "-")
+    payload = desk.relayer.store.payloads[desk.posted[0].prompt_hash]
+    assert content_of(payload) == b"From a pipe."
+
+
+@pytest.mark.parametrize(
+    "body", [[{"role": "user", "content": "Hi"}], {"messages": [{"role": "user", "content": "Hi"}]}]
+)
+def test_new__chat_file__becomes_a_chat_body(desk: Desk, tmp_path: Path, body: Any) -> None:
+    file = tmp_path / "chat.json"
+    file.write_text(json.dumps(body), encoding="utf-8")
+    desk.json("request", "new", "--chat", str(file), "--seed", "3")
+    content = json.loads(content_of(desk.relayer.store.payloads[desk.posted[0].prompt_hash]))
+    assert content == {"messages": [{"role": "user", "content": "Hi"}], "seed": 3}
+
+
+@pytest.mark.parametrize("ending", [RequestState.EXPIRED, RequestState.CANCELLED])
+def test_new__ends_without_an_answer__exits_1(desk: Desk, ending: RequestState) -> None:
+    live(desk, ending=ending)
+    assert f"ended {ending}" in desk.refusal(*NEW, "--wait")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((*NEW, "--model", "gpt-9"), "no registered model is called 'gpt-9'"),
+        ((*NEW, "--ttl", "5"), "deadline must be"),
+        (("request", "new", "x" * 9000, "--public"), "at most 8192"),
+        (("request", "new", "  "), "prompt is empty"),
+        (("request", "new"), "either a prompt or --chat"),
+        ((*NEW, "--max-reward", "much"), "--max-reward is 'much'"),
+        ((*NEW, "--max-reward", "0.5wei"), "not a whole number of wei"),
+        ((*NEW, "--max-escrow", "1"), "more than the 1 that it may"),
+        ((*NEW, "--temperature", "9"), "temperature"),
+        (("request", "new", "--chat", "absent.json"), "absent.json cannot be read"),
+        (("request", "show", "0x12"), "not a request id"),
+        (("request", "show", "0x" + "ab" * 32), "no request 0xabab"),
+        (("request", "cancel", "12"), "not a request id"),
+        (("request", "list", "--requester", "me"), "requester"),
+    ],
+)
+def test_bad_input__is_one_sentence(desk: Desk, arguments: tuple[str, ...], words: str) -> None:
+    assert words.lower() in desk.refusal(*arguments).lower()
+    assert desk.posted == []
+
+
+def test_new__escrow_short__says_how_much_is_needed(desk: Desk) -> None:
+    desk.relayer.chain.balances[REQUESTER_SIGNER.address] = 5
+    assert "has 5 wei and needs up to" in desk.refusal(*NEW)
+
+
+def test_new__nobody_linked__says_so(desk: Desk) -> None:
+    desk.relayer.link.nodes.clear()
+    assert "offers a model now" in desk.refusal(*NEW)
+
+
+def test_chat_file__of_another_form__is_one_sentence(desk: Desk, tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    for text, words in (
+        ("{", "not JSON"),
+        ("{}", "no list of messages"),
+        ('{"messages": [], "tools": []}', "tools"),
+        ('{"messages": [1]}', "message that is not"),
+    ):
+        file.write_text(text, encoding="utf-8")
+        assert words in desk.refusal("request", "new", "--chat", str(file))
+
+
+# show, list, cancel
+
+
+def test_show__settled__has_stages_money_and_answer(desk: Desk) -> None:
+    stored = desk.relayer.add_request()
+    result = asyncio.run(desk.relayer.answer(stored, ANSWER))
+    desk.relayer.settle(stored, result.result.result_hash)
+    assert desk.run("request", "show", stored.request_id, "--answer") == 0, desk.error
+    for words in ("fulfilled", "attempt 1", "Because of", "settled in", "refund"):
+        assert words in desk.out
+    document = desk.json("request", "show", stored.request_id)
+    assert document["state"] == "fulfilled"
+    assert "answer" not in document
+
+
+def test_list__own__newest_first(desk: Desk) -> None:
+    assert desk.run("request", "list") == 0
+    assert "No requests." in desk.out
+    stored = desk.relayer.add_request()
+    assert desk.run("request", "list") == 0
+    assert stored.request_id in desk.out
+    assert [each["request_id"] for each in desk.json("request", "list", "--state", "eligible")] == [stored.request_id]
+    assert desk.json("request", "list", "--requester", NODE_SIGNER.address) == []
+
+
+def test_cancel__unassigned__refunds_at_once(desk: Desk) -> None:
+    stored = desk.relayer.add_request()
+    assert desk.json("request", "cancel", stored.request_id)["refunded"] is True
+    assert cancel_with_release_data(stored.request, 0, b"")[:4] in desk.relayer.chain.sent[-1]
+
+
+def test_cancel__assigned__says_when_the_escrow_comes(desk: Desk) -> None:
+    request = make_request(requester=REQUESTER_SIGNER.address, relayer=RELAYER_SIGNER.address)
+    stored = desk.relayer.add_request(request, state=RequestState.COMPUTING)
+    desk.relayer.assign(stored)
+    assert desk.run("request", "cancel", stored.request_id) == 0
+    assert "after the grace period" in desk.out
+    assert cancel_data(request)[:4] in desk.relayer.chain.sent[-1]
