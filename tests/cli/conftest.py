@@ -118,11 +118,19 @@ def relayer_in_a_thread() -> Iterator[tuple[Relayer, str]]:
 
 @pytest.fixture(autouse=True)
 def event_loop_of_the_thread() -> Iterator[None]:
-    """Commands run loops of their own, and take away whatever loop the thread had: pytest's plugins make one."""
+    """Commands run loops of their own, and take away whatever loop the thread had: pytest's plugins leave one there.
+
+    It would be collected unclosed, in whatever test runs then; so it is kept and given back.
+    """
+    policy = asyncio.get_event_loop_policy()
+    try:
+        left = policy.get_event_loop()
+    except RuntimeError:
+        left = None
     loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
+    policy.set_event_loop(loop)
     yield
-    asyncio.set_event_loop(None)
+    policy.set_event_loop(left)
     loop.close()
 
 
