@@ -30,6 +30,9 @@ node_modules/.stamp: package.json package-lock.json .npmrc scripts/_setup.sh
 	@echo '── Node'
 	@scripts/_setup.sh node
 
+.build/slither/.stamp: requirements-slither.lock .venv/.stamp
+	@scripts/_setup.sh slither
+
 up: setup ## run everything on a local chain, until Ctrl-C
 	@python scripts/_up.py $(ARGS)
 
@@ -57,7 +60,7 @@ test-python: setup ## the tests of the Python package
 test-fast: setup ## the pure core only, in seconds
 	@$(PYTEST) -q tests/core $(ARGS)
 
-check: setup ## formatting, lint, types, import rules, compiler warnings
+check: setup ## formatting, lint, types, import rules, compiler warnings, Slither
 	@echo '── ruff'
 	@ruff format --check
 	@ruff check
@@ -69,6 +72,11 @@ check: setup ## formatting, lint, types, import rules, compiler warnings
 	@$(FORGE) fmt --check
 	@echo '── solc, warnings as errors'
 	@$(FORGE) build --deny warnings --out .build/check --cache-path .build/check/cache
+	@$(MAKE) slither
+
+slither: setup .build/slither/.stamp ## static analysis of the contracts
+	@echo '── Slither'
+	@HOME="$(CURDIR)/.build/home" python scripts/_slither.py
 
 format: setup ## rewrite Python and Solidity into the agreed format
 	@ruff check --fix-only --quiet
@@ -86,7 +94,10 @@ lock: .venv/.stamp ## resolve the Python dependencies anew into requirements.loc
 	@UV_CUSTOM_COMPILE_COMMAND='make lock' .build/lock/bin/uv pip compile pyproject.toml --all-extras \
 	    --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --quiet --output-file requirements.lock
-	@git diff --stat -- requirements.lock
+	@echo 'slither-analyzer==0.11.6' | UV_CUSTOM_COMPILE_COMMAND='make lock' .build/lock/bin/uv pip compile - \
+	    --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
+	    --quiet --output-file requirements-slither.lock
+	@git diff --stat -- requirements.lock requirements-slither.lock
 
 clean: ## remove everything that was installed or built
 	rm -rf .venv node_modules .build out cache broadcast offchain/*.egg-info .coverage htmlcov
@@ -94,4 +105,4 @@ clean: ## remove everything that was installed or built
 	find offchain scripts tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help setup up demo test test-contracts test-forge test-python test-fast check format contracts \
-    bench-gas lock clean
+    slither bench-gas lock clean

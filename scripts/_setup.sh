@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv and node_modules from the locks. The Makefile calls it when a lock is newer than what it made.
-# usage: scripts/_setup.sh python|node        PYTHON=/path/to/python chooses the interpreter
+# usage: scripts/_setup.sh python|node|slither        PYTHON=/path/to/python chooses the interpreter
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -82,8 +82,18 @@ install_node() {
     touch node_modules/.stamp
 }
 
+install_slither() {
+    # Of an environment of its own: its dependencies are not those of the project.
+    [ -x .build/slither/env/bin/python ] || .venv/bin/python -m venv .build/slither/env
+    say "Slither, from requirements-slither.lock"
+    .build/slither/env/bin/python -m pip install -qq --disable-pip-version-check --no-input --no-deps \
+        --require-hashes -r requirements-slither.lock
+    touch .build/slither/.stamp
+}
+
 case "${1:-}" in
     python) install_python ;;
     node) install_node ;;
-    *) die "usage: scripts/_setup.sh python|node" ;;
+    slither) install_slither ;;
+    *) die "usage: scripts/_setup.sh python|node|slither" ;;
 esac
