@@ -11,6 +11,7 @@ import httpx
 
 from headrace.api import ApiContext, Contracts, create_app
 from headrace.core import typed_data
+from headrace.core.envelope import hash_payload
 from headrace.core.lifecycle import RequestState
 from headrace.core.scheduling import Offer, Policy
 from headrace.core.tasks import Heartbeat, LinkedNode
@@ -76,8 +77,13 @@ class Relayer:
 
     async def answer(self, stored: StoredRequest, payload: bytes) -> StoredResult:
         """A verified result that waits for its settlement."""
+        return self.answer_at_once(stored, payload)
+
+    def answer_at_once(self, stored: StoredRequest, payload: bytes) -> StoredResult:
+        """As `answer`, for tests that run no loop."""
         self.assign(stored, "delivered")
-        payload_hash = await self.store.put_payload(payload, 0)
+        payload_hash = hash_payload(payload)
+        self.store.payloads[payload_hash] = payload
         result = Result(stored.request_id, payload_hash, 10**13, RELAYER_SIGNER.address, 1)
         kept = StoredResult(NODE_SIGNER.address, result, bytes(65), payload_hash, len(payload), START_S * 1000)
         self.store.results[stored.request_id] = kept

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import threading
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -93,45 +94,50 @@ def _request_of(data: bytes) -> Request:
 @contextlib.contextmanager
 def relayer_in_a_thread() -> Iterator[tuple[Relayer, str]]:
     """Commands run their own event loop, so the API that they call needs another."""
-    started: Future[tuple[Relayer, str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    started: Future[tuple[Relayer, str]] = Future()
+    stopping = threading.Event()
 
     async def work() -> None:
         async with make_relayer() as relayer:
-            listener, stop = bind("127.0.0.1", 0), asyncio.Event()
+            listener = bind("127.0.0.1", 0)  # listens from now on: a call waits until it is served
             serving = asyncio.create_task(serve(create_app(relayer.context), listener))
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            started.set_result((relayer, url, asyncio.get_running_loop(), stop))
-            await stop.wait()
+            started.set_result((relayer, f"http://127.0.0.1:{listener.getsockname()[1]}"))
+            await asyncio.to_thread(stopping.wait)
             serving.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
 
-    thread = threading.Thread(target=asyncio.run, args=(work(),))
+    def run() -> None:
+        try:
+            asyncio.run(work())
+        except BaseException as exc:
+            if started.done():
+                raise
+            started.set_exception(exc)
+
+    thread = threading.Thread(target=run, name="api")
     thread.start()
-    relayer, url, loop, stop = started.result(timeout=10)
     try:
-        yield relayer, url
+        yield started.result(timeout=30)
     finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(timeout=10)
+        stopping.set()
+        thread.join()
 
 
 @pytest.fixture(autouse=True)
 def event_loop_of_the_thread() -> Iterator[None]:
-    """Commands run loops of their own, and take away whatever loop the thread had: pytest's plugins leave one there.
+    """A command's own loop takes the place of the one that pytest's plugins leave in this thread.
 
-    It would be collected unclosed, in whatever test runs then; so it is kept and given back.
+    That one would be collected unclosed, in whatever test runs then; so it is kept and given back.
     """
-    policy = asyncio.get_event_loop_policy()
-    try:
-        left = policy.get_event_loop()
-    except RuntimeError:
-        left = None
-    loop = asyncio.new_event_loop()
-    policy.set_event_loop(loop)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # where there is none, older Pythons make one
+        try:
+            left = asyncio.get_event_loop()
+        except RuntimeError:
+            left = None
     yield
-    policy.set_event_loop(left)
-    loop.close()
+    asyncio.set_event_loop(left)
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import stat
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,10 @@ def test_version__is_shown_without_settings(
     assert run(capsys, "--version") == (0, f"{headrace.__version__}\n", "")
 
 
-@pytest.mark.parametrize("arguments", [("frobnicate",), ("request", "new", "x", "--ttl", "soon"), ("audit", "--what")])
+@pytest.mark.parametrize(
+    "arguments",
+    [("frobnicate",), ("request", "new", "x", "--ttl", "soon"), ("audit", "--what"), ("key", "show", "king")],
+)
 def test_usage__wrong__exits_2(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
     code, _, error = run(capsys, *arguments)
     assert code == 2
@@ -43,6 +47,7 @@ def test_usage__wrong__exits_2(capsys: pytest.CaptureFixture[str], arguments: tu
     ("environment", "arguments", "words"),
     [
         ({"HEADRACE_CHAIN__RPC": "x"}, ("relayer",), "no setting chain.rpc"),
+        ({"HEADRACE_CHAIM__RPC_URL": "x"}, ("key", "show", "node"), "did you mean HEADRACE_CHAIN?"),
         ({"HEADRACE_CONFIG": "absent.toml"}, ("node",), "absent.toml cannot be read"),
         ({}, ("relayer",), "HEADRACE_RELAYER_PRIVATE_KEY"),
         ({"HEADRACE_RELAYER_PRIVATE_KEY": "0x12"}, ("relayer",), "64 hexadecimal digits"),
@@ -54,7 +59,7 @@ def test_usage__wrong__exits_2(capsys: pytest.CaptureFixture[str], arguments: tu
         ),
         ({"HEADRACE_REQUESTER__KEY__KEYSTORE": "no.json"}, ("request", "list"), "password"),
         ({}, ("request", "show", "12"), "not a request id"),
-        ({}, ("audit", "--rounds", "x"), "names no rounds"),
+        *(({}, ("audit", "--rounds", rounds), "names no rounds") for rounds in ("x", "", "5..1", "a..b", "-1..2")),
         ({}, ("audit", "--relayer", "x"), "not an address"),
         ({}, ("key", "new", "node.json"), "password is missing"),
         ({}, ("key", "show", "node"), "HEADRACE_NODE_PRIVATE_KEY"),
@@ -74,6 +79,13 @@ def test_operator_error__is_one_sentence_and_exit_1(
     assert words in error
     assert error.count("\n") == 1
     assert KEY not in error
+
+
+def test_wrong_key__is_never_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_REQUESTER_PRIVATE_KEY", "0xdeadbeef")
+    code, out, error = run(capsys, "key", "show", "requester")
+    assert code == 1
+    assert "deadbeef" not in out + error
 
 
 def test_fault_in_the_program__tells_no_trace_unless_asked(
@@ -132,9 +144,12 @@ def test_key_new__keystore__opens_and_is_never_replaced(
     code, out, _ = run(capsys, *arguments)
     assert code == 0
     assert open_keystore(path, "correct horse").address == out.strip()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    content = path.read_bytes()
     code, _, error = run(capsys, *arguments)
     assert code == 1
     assert "exists" in error
+    assert path.read_bytes() == content
     monkeypatch.setenv("HEADRACE_NODE__KEY__KEYSTORE", str(path))
     monkeypatch.setenv("HEADRACE_KEYSTORE_PASSWORD", "correct horse")
     assert run(capsys, "key", "show", "node") == (0, out, "")

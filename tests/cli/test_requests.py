@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ NEW = ("request", "new", "Why is the sky blue?")
 def live(desk: Desk, payload: bytes = ANSWER, ending: RequestState = RequestState.FULFILLED) -> None:
     """From when it is posted, each wait takes the request a stage further."""
     relayer = desk.relayer
-    answering: list[asyncio.Task[Any]] = []
 
     def add(request: Request, **changes: Any) -> StoredRequest:
         return relayer.add_request(request, transaction_hash=desk.posted_in[-1], **changes)
@@ -54,7 +53,7 @@ def live(desk: Desk, payload: bytes = ANSWER, ending: RequestState = RequestStat
         def deliver() -> None:
             enter("delivered", 900)
             relayer.store.all_assignments[id_].clear()
-            answering.append(asyncio.get_running_loop().create_task(relayer.answer(stored, payload)))
+            relayer.answer_at_once(stored, payload)
             add(request, state=RequestState.SIGNED)
 
         def end() -> None:
@@ -63,7 +62,7 @@ def live(desk: Desk, payload: bytes = ANSWER, ending: RequestState = RequestStat
                 relayer.chain.mine(relayer.chain.fulfilled(id_, result_hash))
                 relayer.settle(relayer.store.all_requests[id_], result_hash)
             else:
-                closed = {"refund": 5, "transaction_hash": "0x" + "7c" * 32, "block_number": 2}
+                closed = {"refund": request.escrow_wei, "transaction_hash": "0x" + "7c" * 32, "block_number": 2}
                 add(request, state=ending, closed=closed)
 
         count = len(desk.waits.slept_s)
@@ -124,8 +123,6 @@ def test_new__warnings__are_shown(desk: Desk) -> None:
 
 
 def test_new__from_stdin__posts_what_was_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    import io
-
     monkeypatch.setattr("sys.stdin", io.StringIO("From a pipe."))
     desk.json("request", "new", "-")
     payload = desk.relayer.store.payloads[desk.posted[0].prompt_hash]
@@ -200,7 +197,7 @@ def test_chat_file__of_another_form__is_one_sentence(desk: Desk, tmp_path: Path)
 
 def test_show__settled__has_stages_money_and_answer(desk: Desk) -> None:
     stored = desk.relayer.add_request()
-    result = asyncio.run(desk.relayer.answer(stored, ANSWER))
+    result = desk.relayer.answer_at_once(stored, ANSWER)
     desk.relayer.settle(stored, result.result.result_hash)
     assert desk.run("request", "show", stored.request_id, "--answer") == 0, desk.error
     for words in ("fulfilled", "attempt 1", "Because of", "settled in", "refund"):
