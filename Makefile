@@ -78,6 +78,11 @@ slither: setup .build/slither/.stamp ## static analysis of the contracts
 	@echo '── Slither'
 	@HOME="$(CURDIR)/.build/home" python scripts/_slither.py
 
+audit: setup ## known faults of the dependencies; asks the advisory services of PyPI and npm
+	@[ -x .build/audit/bin/pip-audit ] || { python -m venv .build/audit && .build/audit/bin/pip install --quiet pip-audit; }
+	@.build/audit/bin/pip-audit --requirement requirements.lock --requirement requirements-slither.lock --disable-pip
+	@npm audit
+
 format: setup ## rewrite Python and Solidity into the agreed format
 	@ruff check --fix-only --quiet
 	@ruff format
@@ -105,4 +110,4 @@ clean: ## remove everything that was installed or built
 	find offchain scripts tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help setup up demo test test-contracts test-forge test-python test-fast check format contracts \
-    slither bench-gas lock clean
+    slither audit bench-gas lock clean

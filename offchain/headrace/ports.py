@@ -482,6 +482,14 @@ class Store(Protocol):
         """Store a cycle of the open round with its assignments, and move the assigned requests."""
         ...
 
+    async def restart_round(self, round_: int) -> None:
+        """Forget the cycles of the open round, none of which assigned anything. Their snapshots stay.
+
+        Raises:
+            IllegalTransition: it is not open, or something was assigned in it.
+        """
+        ...
+
     async def close_round(self, round_: int, record: RoundRecord, leaves: Sequence[Decision]) -> None:
         """Store an open round's record and leaves; it takes no more cycles."""
         ...

@@ -82,6 +82,25 @@ async def test_close_round__keeps_leaves_and_takes_no_more(store: SqlStore, chai
         await store.close_round(99, record_of(99), [])
 
 
+async def test_restart_round__nothing_assigned__forgets_its_cycles(store: SqlStore, chain: FakeChain) -> None:
+    id_ = await post(store, chain)
+    round_ = await assign(store, skipped=(id_,))
+    await store.restart_round(round_)
+    assert await store.cycles(round_) == []
+    assert await store.last_decisions([id_]) == {}
+    stored = await store.round(round_)
+    assert stored is not None and (stored.state, stored.cycles) == ("open", 0)
+    assert await assign(store, id_) == round_
+
+
+async def test_restart_round__something_assigned__is_refused(store: SqlStore, chain: FakeChain) -> None:
+    id_ = await post(store, chain)
+    round_ = await assign(store, id_)
+    with pytest.raises(IllegalTransition, match="can only be closed"):
+        await store.restart_round(round_)
+    assert len(await store.cycles(round_)) == 1
+
+
 async def test_last_decisions__are_the_newest(store: SqlStore, chain: FakeChain) -> None:
     first, second, third = [await post(store, chain, salt=salt) for salt in (1, 2, 3)]
     await assign(store, skipped=(first, second))

@@ -48,6 +48,34 @@ async def test_step__nothing_new__stores_no_further_cycle() -> None:
         assert (await world.store.last_decisions([id_]))[id_].reason is Reason.NO_NODE_FOR_MODEL
 
 
+async def test_step__policy_changed_after_an_assignment__goes_on_in_a_new_round() -> None:
+    async with a_world(nodes=2) as world:
+        await world.post(world.request())
+        await world.cycle()
+        changed = Policy(realtime_streak=5)
+        world.adopt(changed)
+        (second,) = await world.post(world.request(salt=2))
+        await world.cycle()
+        later, earlier = await world.store.rounds()
+        assert (earlier.state, earlier.policy_hash) == ("closed", policy_hash(Policy()))
+        assert earlier.record is not None and earlier.record.policy_hash == policy_hash(Policy())
+        assert (later.round, later.state, later.policy_hash) == (2, "open", policy_hash(changed))
+        assert (await world.store.assignments(second))[-1].assignment.round == 2
+
+
+async def test_step__policy_changed_before_any_assignment__starts_the_round_over() -> None:
+    async with a_world(nodes=0) as world:
+        (id_,) = await world.post(world.request())
+        await world.cycle()
+        changed = Policy(realtime_streak=5)
+        world.adopt(changed)
+        await world.cycle()
+        (round_,) = await world.store.rounds()
+        assert (round_.round, round_.state, round_.cycles) == (1, "open", 1)
+        assert round_.policy_hash == policy_hash(changed)
+        assert (await world.store.last_decisions([id_]))[id_].reason is Reason.NO_NODE_FOR_MODEL
+
+
 async def test_step__prompt_not_handed_in__waits_and_is_assigned_once_it_is() -> None:
     async with a_world() as world:
         (id_,) = await world.post(world.request(), prompt=None)

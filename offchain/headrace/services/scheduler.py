@@ -41,6 +41,7 @@ from headrace.ports import (
     StoredRequest,
 )
 from headrace.services.dispatcher import Dispatcher
+from headrace.services.rounds import leave_behind
 from headrace.services.wake import Wake
 
 log = structlog.get_logger(__name__)
@@ -157,6 +158,7 @@ class Scheduler:
             log.warning("lease_expired", requestId=stored.request_id, node=stored.assignment.node)
 
     async def _cycle(self) -> CyclePlan | None:
+        await self._leave_round_of_another_policy()
         waiting = await self._store.eligible(MAX_WAITING)
         last = await self._store.last_decisions([request.request_id for request in waiting])
         waiting = [request for request in waiting if not _is_given_up(last.get(request.request_id))]
@@ -190,6 +192,12 @@ class Scheduler:
             self.wake.ring()
             return None
         return plan
+
+    async def _leave_round_of_another_policy(self) -> None:
+        for round_ in await self._store.rounds(limit=1):
+            if round_.state == "open" and round_.cycles and round_.policy_hash != self._policy_hash:
+                log.info("policy_changed", round=round_.round, before=round_.policy_hash, now=self._policy_hash)
+                await leave_behind(self._store, round_)
 
     async def _persist(self, inputs: CycleInputs, plan: CyclePlan) -> None:
         snapshot = encode_snapshot(inputs)

@@ -13,7 +13,6 @@ from headrace.core.batching import NODES_FAULT, BatchPolicy, why_send
 from headrace.core.errors import ChainUnavailable, ExpiredContext, IllegalTransition, Refused, SignatureMismatch
 from headrace.core.fees import charged_gas, charged_gas_price_wei
 from headrace.core.lifecycle import Cause
-from headrace.core.rounds import close_round, merge_decisions
 from headrace.core.types import Address, GasQuote, Hash32, ItemStatus, MarketTerms, RoundRecord
 from headrace.ports import (
     Call,
@@ -28,6 +27,7 @@ from headrace.ports import (
     StoredRequest,
     StoredResult,
 )
+from headrace.services.rounds import close
 from headrace.services.sender import Draft, Sender
 from headrace.services.wake import Wake
 
@@ -160,7 +160,7 @@ class Settler:
             records = []
             for stored in sorted(await self._store.rounds(limit=100), key=lambda row: row.round):
                 if stored.state == "open" and stored.round in wanted:
-                    records.append(await self._close(stored.round, stored.policy_hash))
+                    records.append(await close(self._store, stored))
                 elif (
                     stored.state == "closed" and stored.record is not None and not await self._is_recorded(stored.round)
                 ):
@@ -178,13 +178,6 @@ class Settler:
             for stored in await self._store.open_assignments()
             if stored.assignment.deadline_s * 1000 <= latest_ms
         }
-
-    async def _close(self, round_: int, policy_hash: Hash32) -> RoundRecord:
-        cycles = await self._store.cycles(round_)
-        leaves = merge_decisions([planned.decision for planned in cycle.plan.decisions] for cycle in cycles)
-        record = close_round(round_, leaves, [cycle.snapshot_hash for cycle in cycles], policy_hash, cycles[-1].anchor)
-        await self._store.close_round(round_, record, leaves)
-        return record
 
     # Drafts
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.adapters.sql.book import RequestBook
@@ -88,6 +88,17 @@ class RoundStore(StorePart):
             )
             if assignments:
                 await self._assign(connection, cycle, assignments)
+
+    async def restart_round(self, round_: int) -> None:
+        async with self._database.write() as connection:
+            await _require_open(connection, round_)
+            query = select(func.count()).select_from(assignment_table).where(assignment_table.c.round == round_)
+            if (await connection.execute(query)).scalar():
+                raise IllegalTransition(f"round {round_} has assignments, so it can only be closed")
+            await connection.execute(delete(decisions).where(decisions.c.round == round_))
+            await connection.execute(delete(cycles).where(cycles.c.round == round_))
+            blank = {"cycles": 0, "policy_hash": ZERO_HASH}
+            await connection.execute(update(rounds).where(rounds.c.round == round_).values(blank))
 
     async def close_round(self, round_: int, record: RoundRecord, leaves: Sequence[Decision]) -> None:
         async with self._database.write() as connection:
