@@ -71,6 +71,15 @@ async def test_get_request__waiting__says_why(relayer: Relayer) -> None:
     }
 
 
+async def test_get_request__cancel__says_when_it_takes_effect(relayer: Relayer) -> None:
+    body = await view(relayer, relayer.add_request().request_id)
+    assert (body["cancel_announced_at_s"], body["released_until_s"]) == (None, None)
+    stored = relayer.add_request(effective_deadline_s=START_S + 5, released_until_s=START_S + 60)
+    body = await view(relayer, stored.request_id)
+    assert (body["cancel_announced_at_s"], body["released_until_s"]) == (START_S + 5, START_S + 60)
+    assert body["refund_from_s"] == START_S + 5 + 300
+
+
 async def test_get_request__settled__adds_up_to_the_wei(relayer: Relayer) -> None:
     stored = relayer.add_request()
     result = await relayer.answer(stored, b"Because of Rayleigh scattering.")

@@ -11,6 +11,7 @@ import pytest
 
 from headrace.core.calls import cancel_data, cancel_with_release_data
 from headrace.core.envelope import content_of, seal
+from headrace.core.errors import Unavailable
 from headrace.core.lifecycle import RequestState
 from headrace.core.types import Lane, Request
 from headrace.ports import StoredRequest, TimelineEntry
@@ -228,5 +229,39 @@ def test_cancel__assigned__says_when_the_escrow_comes(desk: Desk) -> None:
     stored = desk.relayer.add_request(request, state=RequestState.COMPUTING)
     desk.relayer.assign(stored)
     assert desk.run("request", "cancel", stored.request_id) == 0
-    assert "after the grace period" in desk.out
+    assert "The cancel is announced. It took effect at" in desk.out
+    assert "comes back after 300 seconds" in desk.out
     assert cancel_data(request)[:4] in desk.relayer.chain.sent[-1]
+
+
+def test_cancel__relayer_gives_no_answer__sends_nothing_and_names_the_option(desk: Desk) -> None:
+    stored = desk.relayer.add_request()
+    desk.relayer.store.failure = Unavailable("locked")
+    assert "--without-release" in desk.refusal("request", "cancel", stored.request_id)
+    assert desk.relayer.chain.sent == []
+
+
+def test_cancel__without_release__needs_the_chain_only(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_REQUESTER__API_URL", "http://127.0.0.1:1")
+    chain = desk.relayer.chain
+    request = make_request(requester=REQUESTER_SIGNER.address, relayer=RELAYER_SIGNER.address)
+    chain.mine(chain.requested(request))
+    document = desk.json("request", "cancel", chain.id_of(request), "--without-release")
+    assert (document["refunded"], document["cancel_announced_at_s"]) == (False, START_S)
+    assert cancel_data(request) in desk.relayer.chain.sent[-1]
+
+
+def test_cancel__without_release_of_anothers_request__is_refused(desk: Desk) -> None:
+    chain = desk.relayer.chain
+    chain.mine(chain.requested(make_request()))
+    assert "only its requester" in desk.refusal("request", "cancel", chain.id_of(make_request()), "--without-release")
+    assert chain.sent == []
+
+
+def test_show__cancel_announced__says_when_it_takes_effect(desk: Desk) -> None:
+    stored = desk.relayer.add_request(effective_deadline_s=START_S + 5, released_until_s=START_S + 60)
+    document = desk.json("request", "show", stored.request_id)
+    assert (document["cancel_announced_at_s"], document["released_until_s"]) == (START_S + 5, START_S + 60)
+    assert desk.run("request", "show", stored.request_id) == 0
+    assert "announced, in effect since" in desk.out
+    assert "for a cancel until" in desk.out

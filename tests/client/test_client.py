@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 
-from headrace.client import ApiRefused, WaitEnded, Wanted
+from headrace.client import ApiRefused, NoRelease, Untrue, WaitEnded, Wanted
 from headrace.client.drafts import Network, checked_draft
-from headrace.client.errors import Untrue
+from headrace.client.http import ApiCalls
+from headrace.client.posted import posted_request
 from headrace.core.calls import cancel_data, cancel_with_release_data, request_inference_data
 from headrace.core.envelope import seal
+from headrace.core.errors import NotAllowed, NotFound, Unavailable
 from headrace.core.lifecycle import RequestState
 from headrace.core.types import Lane, ResultRef
 from tests.api.world import MODEL, NODE_SIGNER, RELAYER_SIGNER, REQUESTER_SIGNER, STRANGER_SIGNER
 from tests.client.conftest import FakeSender, World, make_client
-from tests.fakes import MARKET, MODEL_ID, START_S
+from tests.fakes import MARKET, MODEL_ID, START_S, make_request
 
 WANTED = Wanted(model=MODEL.name, prompt="Why is the sky blue?", ttl_s=120)
 ANSWER = seal(b"Because of Rayleigh scattering.", bytes(16))
@@ -217,6 +219,57 @@ async def test_cancel__assigned__announces_only(world: World) -> None:
     _, is_released = await world.client.cancel(stored.request_id, sender)
     assert not is_released
     assert sender.calls[0].data == cancel_data(stored.request)
+
+
+@pytest.mark.parametrize("trouble", ["no releases", "store is down", "another relayer's"])
+async def test_cancel__relayer_says_neither__sends_nothing(world: World, trouble: str) -> None:
+    stored = world.relayer.add_request()
+    if trouble == "no releases":
+        object.__setattr__(world.relayer.context, "hold", None)
+    elif trouble == "store is down":
+        world.relayer.store.failure = Unavailable("locked")
+    else:
+        stored = world.relayer.add_request(make_request(requester=REQUESTER_SIGNER.address))
+    sender = FakeSender()
+    with pytest.raises(NoRelease, match=r"Nothing was sent.*--without-release"):
+        await world.client.cancel(stored.request_id, sender)
+    assert sender.calls == []
+
+
+async def test_cancel__closed_or_not_mine__is_refused_as_it_is(world: World) -> None:
+    sender = FakeSender()
+    closed = world.relayer.add_request(state=RequestState.EXPIRED)
+    with pytest.raises(ApiRefused, match="is expired already"):
+        await world.client.cancel(closed.request_id, sender)
+    other = world.relayer.add_request(make_request(relayer=RELAYER_SIGNER.address))
+    with pytest.raises(NotAllowed, match="only its requester"):
+        await world.client.cancel(other.request_id, sender)
+    with pytest.raises(ApiRefused, match="no request 0xabab"):
+        await world.client.cancel("0x" + "ab" * 32, sender)
+    assert sender.calls == []
+
+
+@pytest.mark.parametrize("release", [{}, {"valid_until_s": "soon", "signature": "0x"}, []])
+async def test_cancel__release_unreadable__is_untrue(world: World, release: Any, monkeypatch: Any) -> None:
+    stored = world.relayer.add_request()
+    answer = ApiCalls.json
+
+    async def tampered(self: ApiCalls, method: str, path: str, **options: Any) -> Any:
+        return release if path.endswith("/release") else await answer(self, method, path, **options)
+
+    monkeypatch.setattr(ApiCalls, "json", tampered)
+    with pytest.raises(Untrue, match="release cannot be read"):
+        await world.client.cancel(stored.request_id, FakeSender())
+
+
+async def test_posted_request__is_read_from_the_chain(world: World, monkeypatch: Any) -> None:
+    chain, request = world.relayer.chain, make_request(salt=9)
+    monkeypatch.setattr("headrace.client.posted.WINDOW_BLOCKS", 2)
+    chain.mine(chain.requested(request))
+    chain.mine_many(5)
+    assert await posted_request(chain, chain.id_of(request), 0) == request
+    with pytest.raises(NotFound, match="was posted on chain 31337"):
+        await posted_request(chain, "0x" + "ab" * 32, 0)
 
 
 async def test_requests__own__newest_first(world: World) -> None:

@@ -118,7 +118,7 @@ class Drafter:
         """What the linked nodes that serve the model ask for it, at least one."""
         serving = [linked.node for linked in self._context.link.linked() if model.model_id in linked.heartbeat.models]
         # The scheduler knows the rest; a price needs no more than a good sample.
-        answers = await asyncio.gather(*(self._facts.offers(key) for key in serving[:50]), return_exceptions=True)
+        answers = await asyncio.gather(*(self._offers(key) for key in serving[:50]), return_exceptions=True)
         offers = [offer for answer in answers if not isinstance(answer, BaseException) for offer in answer]
         unexpected = [each for each in answers if isinstance(each, BaseException)]
         if unexpected and (not offers or not all(isinstance(each, ChainUnavailable) for each in unexpected)):
@@ -127,6 +127,10 @@ class Drafter:
         if not prices:
             raise NoNodeForModel(f"no node that is linked now offers {model.name}")
         return [reward_wei(price, prompt_bytes, max_output_tokens) for price in prices]
+
+    async def _offers(self, node: Address) -> list[Offer]:
+        """What a node offers; nothing once its stake is on the way out, since no cycle would choose it."""
+        return await self._facts.offers(node) if (await self._facts.node(node)).is_active else []
 
     async def _gas_budget_wei(self, wanted: DraftRequest, terms: MarketTerms) -> int:
         """Enough for a batch of one, the dearest, with headroom."""

@@ -358,6 +358,13 @@ class RequestView(RequestSummary):
     priority_fee_added_wei: WeiText
     effective_deadline_s: int
     refund_from_s: int = Field(description="From then on the escrow can be had back if nobody answered.")
+    cancel_announced_at_s: int | None = Field(
+        description="When a cancel without a release took effect: answers of rounds recorded later are not paid. "
+        "Null when there is none."
+    )
+    released_until_s: int | None = Field(
+        description="Until when a release that this relayer signed counts; null when it signed none."
+    )
     stages: list[StageView]
     events: list[EventView]
     decision: DecisionView | None

@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 import headrace
-from headrace.cli import audits, requests, screens
+from headrace.cli import audits, changes, requests, screens
 from headrace.cli.session import OpenChain, Role, Session, session_of
 from headrace.core.errors import HeadraceError
 from headrace.logging import configure
@@ -41,6 +41,7 @@ app = typer.Typer(
 key_app = typer.Typer(help="Make and show keys.", no_args_is_help=True)
 app.add_typer(key_app, name="key")
 app.add_typer(requests.app, name="request")
+requests.app.command("cancel")(changes.cancel_request)
 app.command("audit")(audits.audit_rounds)
 
 

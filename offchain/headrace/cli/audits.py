@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import re
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli import screens
+from headrace.cli.options import Json, address
 from headrace.cli.session import Session, session_of
 from headrace.client.audits import AuditReport, RoundSource, StoreRounds, audit, parse_rounds
 from headrace.core.errors import InvalidInput
@@ -26,18 +26,17 @@ def audit_rounds(
     rounds: Annotated[str, typer.Option(metavar="a..b", help="Which rounds [default: all].")] = "1..",
     relayer: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Whose [default: the API's].")] = None,
     store: Annotated[Path | None, typer.Option(help="Read snapshots from this database, not from the API.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Replay recorded rounds. Exit code 0: they hold; 1: they differ; 2: data is withheld or not what was recorded."""
     first, last = parse_rounds(rounds)
-    if relayer is not None and not re.fullmatch(r"0x[0-9a-fA-F]{40}", relayer):
-        raise InvalidInput(f"{relayer!r} is not an address: it must be 0x and 40 hexadecimal digits")
-    if store is not None and relayer is None:
+    whose = None if relayer is None else address(relayer)
+    if store is not None and whose is None:
         raise InvalidInput("--store needs --relayer ADDRESS, since a database does not say whose it is")
     if store is not None and not store.is_file():
         raise InvalidInput(f"there is no database {store}: correct --store")
     session = session_of(context)
-    report = asyncio.run(_audit(session, first, last, relayer.lower() if relayer else None, store))
+    report = asyncio.run(_audit(session, first, last, whose, store))
     if as_json:
         screens.show_json(session.console, dataclasses.asdict(report))
     else:

@@ -1,10 +1,9 @@
-"""`headrace request`: post a prompt, follow it, read its answer, cancel it."""
+"""`headrace request`: post a prompt, follow it, read its answer."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,15 +16,15 @@ import typer
 from rich.text import Text
 
 from headrace.cli import screens
-from headrace.cli.amounts import parse_wei, show_wei
-from headrace.cli.session import OpenChain, Session, session_of
-from headrace.client import Answer, ChainSender, Draft, HeadraceClient, Wanted
+from headrace.cli.amounts import show_wei
+from headrace.cli.options import Json, RequestId, request_id, wei
+from headrace.cli.session import OpenChain, Session, require_included, session_of
+from headrace.client import Answer, Draft, HeadraceClient, Wanted
 from headrace.core.errors import HeadraceError, InvalidInput, Refused
 from headrace.core.types import Hash32, Lane
 
 app = typer.Typer(help="Post a prompt, follow it, read its answer, cancel it.", no_args_is_help=True)
 
-RECEIPT_S = 60.0
 # After the deadline a result may still be paid, and then the refund takes its transaction.
 AFTER_DEADLINE_S = 330.0
 
@@ -35,9 +34,6 @@ class LaneName(StrEnum):
 
     REALTIME = "realtime"
     BULK = "bulk"
-
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
 
 
 @app.command("new")
@@ -68,10 +64,10 @@ def new_request(
         max_output_tokens=max_tokens,
         lane=Lane.REALTIME if lane is LaneName.REALTIME else Lane.BULK,
         ttl_s=ttl,
-        max_reward_wei=_wei(max_reward, "--max-reward"),
-        gas_budget_wei=_wei(gas_budget, "--gas-budget"),
-        priority_fee_wei=_wei(priority_fee, "--priority-fee"),
-        max_escrow_wei=_wei(max_escrow, "--max-escrow"),
+        max_reward_wei=wei(max_reward, "--max-reward"),
+        gas_budget_wei=wei(gas_budget, "--gas-budget"),
+        priority_fee_wei=wei(priority_fee, "--priority-fee"),
+        max_escrow_wei=wei(max_escrow, "--max-escrow"),
         public=public,
     )
     wanted = _with_chat(wanted, chat) if chat else wanted
@@ -83,12 +79,12 @@ def new_request(
 @app.command("show")
 def show_request(
     context: typer.Context,
-    request_id: Annotated[str, typer.Argument(metavar="ID")],
+    id_: RequestId,
     answer: Annotated[bool, typer.Option("--answer", help="Read the answer too (needs the requester's key).")] = False,
     as_json: Json = False,
 ) -> None:
     """Show a request with its timeline."""
-    asyncio.run(_show(session_of(context), _id(request_id), answer=answer, as_json=as_json))
+    asyncio.run(_show(session_of(context), request_id(id_), answer=answer, as_json=as_json))
 
 
 @app.command("list")
@@ -101,14 +97,6 @@ def list_requests(
 ) -> None:
     """List requests, newest first."""
     asyncio.run(_list(session_of(context), state, requester, limit, as_json=as_json))
-
-
-@app.command("cancel")
-def cancel_request(
-    context: typer.Context, request_id: Annotated[str, typer.Argument(metavar="ID")], as_json: Json = False
-) -> None:
-    """Cancel a request: at once if no node is assigned, else with a refund after the grace period."""
-    asyncio.run(_cancel(session_of(context), _id(request_id), as_json=as_json))
 
 
 # The commands' work
@@ -130,7 +118,7 @@ async def _new(session: Session, wanted: Wanted, *, wait: bool, as_json: bool) -
         lines = screens.StageLines(session.console, session.clock.now_ms())
         if not as_json:
             lines.sent(transaction_hash)
-        await _require_included(sender, draft.request_id, transaction_hash)
+        await require_included(sender, transaction_hash, f"`headrace request show {draft.request_id}`")
         sent = {"request_id": draft.request_id, "transaction_hash": transaction_hash}
         if not wait:
             if as_json:
@@ -173,11 +161,11 @@ async def _follow(
     return view, await client.answer(draft.request_id, opened.chain)
 
 
-async def _show(session: Session, request_id: Hash32, *, answer: bool, as_json: bool) -> None:
+async def _show(session: Session, id_: Hash32, *, answer: bool, as_json: bool) -> None:
     signer = session.signer("requester") if answer else None
     async with session.client(signer) as client:
-        view = await client.view(request_id)
-        found = await client.answer(request_id) if answer else None
+        view = await client.view(id_)
+        found = await client.answer(id_) if answer else None
     if as_json:
         screens.show_json(session.console, {**view, "answer": found.text} if found else view)
         return
@@ -194,41 +182,6 @@ async def _list(session: Session, state: str | None, requester: str | None, limi
         screens.show_json(session.console, found)
     else:
         screens.show_requests(session.console, found)
-
-
-async def _cancel(session: Session, request_id: Hash32, *, as_json: bool) -> None:
-    signer = session.signer("requester")
-    async with (
-        session.open_chain(session.settings) as opened,
-        session.client(signer, opened.chain) as client,
-    ):
-        view = await client.view(request_id)
-        sender = session.sender(opened.chain, signer)
-        transaction_hash, is_released = await client.cancel(request_id, sender)
-        await _require_included(sender, request_id, transaction_hash)
-    if as_json:
-        answer = {"request_id": request_id, "transaction_hash": transaction_hash, "refunded": is_released}
-        screens.show_json(session.console, answer)
-    elif is_released:
-        escrow = show_wei(int(view["escrow_wei"]))
-        session.console.print(f"Cancelled: {escrow} are credited. Transaction {transaction_hash}", soft_wrap=True)
-    else:
-        session.console.print(
-            "Cancel announced: a node may have been assigned, so its answer stays payable; without one the escrow "
-            f"comes back after the grace period. Transaction {transaction_hash}",
-            soft_wrap=True,
-        )
-
-
-async def _require_included(sender: ChainSender, request_id: Hash32, transaction_hash: Hash32) -> None:
-    receipt = await sender.wait(transaction_hash, RECEIPT_S)
-    if receipt is None:
-        raise Refused(
-            f"the transaction {transaction_hash} is in no block after {RECEIPT_S:g} seconds; it may still come: "
-            f"`headrace request show {request_id}`"
-        )
-    if not receipt.succeeded:
-        raise Refused(f"the transaction {transaction_hash} was reverted; nothing was escrowed but its gas is spent")
 
 
 async def _gas_used(opened: OpenChain, view: Mapping[str, Any]) -> dict[str, int]:
@@ -298,13 +251,3 @@ def _with_chat(wanted: Wanted, path: Path) -> Wanted:
         seed=body.get("seed") if wanted.seed is None else wanted.seed,
         stop=((stop,) if isinstance(stop, str) else tuple(stop)) if stop else None,
     )
-
-
-def _wei(text: str | None, option: str) -> int | None:
-    return None if text is None else parse_wei(text, option)
-
-
-def _id(text: str) -> Hash32:
-    if not re.fullmatch(r"0x[0-9a-fA-F]{64}", text):
-        raise InvalidInput(f"{text!r} is not a request id: it must be 0x and 64 hexadecimal digits")
-    return text.lower()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -45,6 +45,12 @@ def show_error(message: str) -> None:
     """One red sentence on stderr."""
     console = Console(stderr=True, soft_wrap=True)
     console.print(Text(printable(message[:1].upper() + message[1:]).replace("\n", " "), style="red"))
+
+
+def show_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
+    """A name and a value a line; a hash fits into 80 columns."""
+    for name, value in rows:
+        console.print(Text.assemble((f"{name:<12} ", "bold"), printable(value)), soft_wrap=True)
 
 
 class StageLines:
@@ -121,11 +127,13 @@ def show_request(console: Console, view: Mapping[str, Any]) -> None:
         ("model", view["model_name"] or view["model_id"]),
         ("lane", view["lane"]),
         ("requester", view["requester"]),
-        ("deadline", _moment(view["effective_deadline_s"])),
-        ("refund from", _moment(view["refund_from_s"])),
+        ("deadline", moment(view["effective_deadline_s"])),
+        ("refund from", moment(view["refund_from_s"])),
         ("escrow", show_wei(int(view["escrow_wei"]))),
     ):
         table.add_row(name, printable(str(value)))
+    for name, words in _cancel_rows(view):
+        table.add_row(name, words)
     console.print(table, soft_wrap=True)
     lines = StageLines(console, view["included_at_s"] * 1000)
     lines.sent(view["transaction_hash"])
@@ -136,6 +144,13 @@ def show_request(console: Console, view: Mapping[str, Any]) -> None:
         console.print(Text(printable(f"{text}{attempt['state']}{detail}"), style="dim"), soft_wrap=True)
     if view["settlement"]:
         show_settlement(console, view, {})
+
+
+def _cancel_rows(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if view["cancel_announced_at_s"] is not None:
+        yield "cancel", f"announced, in effect since {moment(view['cancel_announced_at_s'])}"
+    if view["released_until_s"] is not None and view["settlement"] is None:
+        yield "released", f"for a cancel until {moment(view['released_until_s'])}"
 
 
 def show_requests(console: Console, requests: Sequence[Mapping[str, Any]]) -> None:
@@ -151,7 +166,7 @@ def show_requests(console: Console, requests: Sequence[Mapping[str, Any]]) -> No
             each["request_id"],
             each["state"],
             each["lane"],
-            _moment(each["included_at_s"]),
+            moment(each["included_at_s"]),
             show_wei(int(each["escrow_wei"])),
         )
     console.print(table, soft_wrap=True)
@@ -193,5 +208,6 @@ def _time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
 
 
-def _moment(at_s: int) -> str:
+def moment(at_s: int) -> str:
+    """Local time, to the second."""
     return datetime.fromtimestamp(at_s, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")

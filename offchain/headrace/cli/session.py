@@ -13,9 +13,12 @@ import typer
 from rich.console import Console
 
 from headrace.client import ChainSender, HeadraceClient
-from headrace.core.errors import ConfigurationError
-from headrace.ports import Chain, Clock, Signer, Store
+from headrace.core.errors import ConfigurationError, Refused
+from headrace.core.types import Hash32
+from headrace.ports import Chain, Clock, Receipt, Signer, Store
 from headrace.settings import Settings
+
+RECEIPT_S = 60.0
 
 Role = Literal["relayer", "node", "requester"]
 
@@ -68,6 +71,27 @@ class Session:
     def sender(self, chain: Chain, signer: Signer) -> ChainSender:
         """Sends a signer's transactions."""
         return ChainSender(chain, signer, sleep=self.sleep)
+
+
+async def require_included(sender: ChainSender, transaction_hash: Hash32, then: str) -> Receipt:
+    """Wait for a transaction's receipt.
+
+    Args:
+        sender: who sent it.
+        transaction_hash: of the transaction.
+        then: the command that shows later what became of it.
+
+    Raises:
+        Refused: it is in no block yet, or was reverted.
+    """
+    receipt = await sender.wait(transaction_hash, RECEIPT_S)
+    if receipt is None:
+        raise Refused(
+            f"the transaction {transaction_hash} is in no block after {RECEIPT_S:g} seconds; it may still come: {then}"
+        )
+    if not receipt.succeeded:
+        raise Refused(f"the transaction {transaction_hash} was reverted: it changed nothing but cost its gas")
+    return receipt
 
 
 def session_of(context: typer.Context) -> Session:

@@ -3,7 +3,18 @@
 from headrace.client.answers import Answer
 from headrace.client.client import HeadraceClient
 from headrace.client.drafts import Draft, Wanted
-from headrace.client.errors import ApiRefused, WaitEnded
+from headrace.client.errors import ApiRefused, NoRelease, Untrue, WaitEnded
 from headrace.client.sender import ChainSender, TransactionSender
 
-__all__ = ["Answer", "ApiRefused", "ChainSender", "Draft", "HeadraceClient", "TransactionSender", "WaitEnded", "Wanted"]
+__all__ = [
+    "Answer",
+    "ApiRefused",
+    "ChainSender",
+    "Draft",
+    "HeadraceClient",
+    "NoRelease",
+    "TransactionSender",
+    "Untrue",
+    "WaitEnded",
+    "Wanted",
+]

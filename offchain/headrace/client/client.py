@@ -13,12 +13,12 @@ import aiohttp
 from headrace.client.answers import Answer, ResultVerifier, answer_of, ref_of
 from headrace.client.audits import ApiRounds
 from headrace.client.drafts import Draft, Network, Wanted, checked_draft, packed_of
-from headrace.client.errors import ApiRefused, Untrue, WaitEnded
+from headrace.client.errors import ApiRefused, NoRelease, Untrue, WaitEnded
 from headrace.client.http import ApiCalls, Backoff
 from headrace.client.sender import TransactionSender
 from headrace.core import typed_data
 from headrace.core.calls import cancel_data, cancel_with_release_data
-from headrace.core.errors import ConfigurationError, Refused, Unavailable, UnknownModel
+from headrace.core.errors import ConfigurationError, NotAllowed, Refused, Unavailable, UnknownModel, sentence
 from headrace.core.requests import request_id as id_of
 from headrace.core.requests import unpack
 from headrace.core.types import Address, Hash32, Request
@@ -218,24 +218,31 @@ class HeadraceClient:
         return answer
 
     async def cancel(self, request_id: Hash32, sender: TransactionSender) -> tuple[Hash32, bool]:
-        """Cancel a request: at once on the relayer's release, or else with a refund after the grace period.
+        """Cancel a request: at once on the relayer's release; by an announcement when it says that a node is assigned.
 
         Returns:
             The transaction's hash, and whether the refund comes at once.
+
+        Raises:
+            NotAllowed: it is another account's request.
+            ApiRefused: it is closed already.
+            NoRelease: the relayer says neither; nothing was sent.
         """
-        network = await self.network()
-        request = await self._request(request_id, network)
         try:
-            release = await self._calls.json(
-                "POST", f"/v1/requests/{request_id}/release", headers=await self._sign_in()
-            )
-            data = cancel_with_release_data(
-                request, int(release["valid_until_s"]), bytes.fromhex(str(release["signature"])[2:])
-            )
-            is_released = True
-        except (ApiRefused, Unavailable):
-            data, is_released = cancel_data(request), False
-        return await sender.send(Call(network.market, data)), is_released
+            network = await self.network()
+            request = await self._request(request_id, network)
+            if request.requester != self.account:
+                raise NotAllowed(f"the request is of {request.requester}, and only its requester can cancel it")
+            release = await self._release(request_id, request)
+        except (ApiRefused, Unavailable) as exc:
+            if isinstance(exc, ApiRefused) and exc.code in ("NOT_FOUND", Refused.code):
+                raise
+            raise NoRelease(
+                f"{sentence(str(exc))} Nothing was sent, since without the relayer's release the escrow comes back "
+                "only after the grace period: try again, or cancel without asking with --without-release"
+            ) from exc
+        data = cancel_data(request) if release is None else release
+        return await sender.send(Call(network.market, data)), release is not None
 
     # Inside
 
@@ -277,6 +284,21 @@ class HeadraceClient:
         if id_of(request, network.chain_id, network.market) != request_id:
             raise Untrue(f"the relayer shows another request under {request_id}")
         return request
+
+    async def _release(self, request_id: Hash32, request: Request) -> bytes | None:
+        """Call data of a cancel with a release, or None when the relayer says that a node was assigned."""
+        path = f"/v1/requests/{request_id}/release"
+        try:
+            release = await self._calls.json("POST", path, headers=await self._sign_in())
+        except ApiRefused as exc:
+            if exc.code == "ALREADY_ASSIGNED":
+                return None
+            raise
+        try:
+            until_s, signature = int(release["valid_until_s"]), bytes.fromhex(str(release["signature"])[2:])
+        except (KeyError, TypeError, ValueError) as exc:
+            raise Untrue(f"the relayer's release cannot be read: {exc}") from exc
+        return cancel_with_release_data(request, until_s, signature)
 
     async def _sign_in(self) -> dict[str, str]:
         network = await self.network()

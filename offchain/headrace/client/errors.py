@@ -14,6 +14,12 @@ class ApiRefused(Refused):
         self.http_status = http_status
 
 
+class NoRelease(Refused):
+    """The relayer gave no release and did not say that a node is assigned; nothing was sent."""
+
+    code = "NO_RELEASE"
+
+
 class WaitEnded(HeadraceError):
     """Waiting ended before the request did. Nothing is lost: it can be waited for again."""
 

@@ -22,6 +22,18 @@
 
 from __future__ import annotations
 
+import re
+
+_WORD = re.compile(r"[a-z][a-z'’-]*(?=[,:;.]?(?: |$))")
+
+
+def sentence(text: str) -> str:
+    """A message as a sentence: a capital letter, unless it begins with a name or a value, and a full stop."""
+    text = text.strip()
+    if _WORD.match(text):
+        text = text[0].upper() + text[1:]
+    return text if text.endswith((".", "!", "?", "`")) else f"{text}."
+
 
 class HeadraceError(Exception):
     """Root of all errors that Headrace raises on purpose."""

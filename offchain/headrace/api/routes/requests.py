@@ -170,6 +170,11 @@ async def _view(stored: StoredRequest, context: ApiContext, facts: ChainFacts) -
         priority_fee_added_wei=str(stored.priority_fee_added_wei),
         effective_deadline_s=stored.effective_deadline_s,
         refund_from_s=stored.effective_deadline_s + (await facts.terms()).grace_s,
+        # A cancel needs time that is left, so it always moves the deadline.
+        cancel_announced_at_s=(
+            stored.effective_deadline_s if stored.effective_deadline_s != stored.request.deadline_s else None
+        ),
+        released_until_s=stored.released_until_s or None,
         stages=stages_of(stored, entries, decision, settled_at_s, final_block),
         events=[
             schemas.EventView(at_ms=each.at_ms, stage=each.stage, detail=_safe(dict(each.detail))) for each in entries

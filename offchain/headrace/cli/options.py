@@ -1,0 +1,42 @@
+"""What several commands take, and how it is read."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from headrace.cli.amounts import parse_wei
+from headrace.core.errors import InvalidInput
+from headrace.core.types import Address, Hash32
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
+RequestId = Annotated[str, typer.Argument(metavar="ID")]
+
+
+def request_id(text: str) -> Hash32:
+    """A request's id, in lower case.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if not re.fullmatch(r"0x[0-9a-fA-F]{64}", text):
+        raise InvalidInput(f"{text!r} is not a request id: it must be 0x and 64 hexadecimal digits")
+    return text.lower()
+
+
+def address(text: str) -> Address:
+    """An address, in lower case.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if not re.fullmatch(r"0x[0-9a-fA-F]{40}", text):
+        raise InvalidInput(f"{text!r} is not an address: it must be 0x and 40 hexadecimal digits")
+    return text.lower()
+
+
+def wei(text: str | None, option: str) -> int | None:
+    """An amount, if there is one."""
+    return None if text is None else parse_wei(text, option)
