@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,7 @@ async def test_draft__auto_amounts__cover_prices_and_gas(relayer: Relayer) -> No
 async def test_draft__dear_node_beside_a_cheap_one__caps_at_twice_the_cheapest(relayer: Relayer) -> None:
     other = FakeSigner(9)
     relayer.link.nodes.append(linked_node(other))
+    relayer.chain.facts[other.address] = replace(relayer.chain.facts[NODE_SIGNER.address], key=other.address)
     relayer.chain.node_offers[other.address] = [Offer(MODEL_ID, MODEL.name, Price(0, 10**18))]
     assert (await draft(relayer))["params"]["max_reward_wei"] == str(2 * (10**12 + 10**13))
 
@@ -158,6 +160,13 @@ async def test_draft__nobody_linked__is_refused(relayer: Relayer) -> None:
 
 async def test_draft__node_serves_but_offers_at_no_price__is_refused(relayer: Relayer) -> None:
     relayer.chain.node_offers[NODE_SIGNER.address] = []
+    error = error_of(await relayer.client.post("/v1/requests/draft", json=DRAFT), 409)
+    assert error["code"] == "NO_NODE_FOR_MODEL"
+
+
+async def test_draft__node_that_leaves__is_not_counted(relayer: Relayer) -> None:
+    facts = relayer.chain.facts
+    facts[NODE_SIGNER.address] = replace(facts[NODE_SIGNER.address], is_active=False)
     error = error_of(await relayer.client.post("/v1/requests/draft", json=DRAFT), 409)
     assert error["code"] == "NO_NODE_FOR_MODEL"
 

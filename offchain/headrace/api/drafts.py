@@ -17,7 +17,8 @@ from headrace.core.errors import ChainUnavailable, InvalidInput
 from headrace.core.fees import charged_gas, charged_gas_price_wei, reward_wei
 from headrace.core.prompts import prompt_content
 from headrace.core.requests import request_id
-from headrace.core.types import ZERO_ADDRESS, Hash32, Lane, MarketTerms, Mode, Request
+from headrace.core.scheduling import Offer
+from headrace.core.types import ZERO_ADDRESS, Address, Hash32, Lane, MarketTerms, Mode, Request
 from headrace.ports import Call, ModelFacts
 
 DEFAULT_TTL_S = 300
