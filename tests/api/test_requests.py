@@ -61,6 +61,7 @@ async def test_get_request__waiting__says_why(relayer: Relayer) -> None:
     body = await view(relayer, stored.request_id)
     assert reached(body) == ["sent", "included", "eligible", "queued"]
     assert stages(body)["queued"]["note"] == "NODES_BUSY"
+    assert body["why_unassigned"].startswith("Every node that could take it works at its limit")
     assert body["decision"] == {
         "request_id": stored.request_id,
         "node": None,

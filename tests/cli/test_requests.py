@@ -13,7 +13,8 @@ from headrace.core.calls import cancel_data, cancel_with_release_data
 from headrace.core.envelope import content_of, seal
 from headrace.core.errors import Unavailable
 from headrace.core.lifecycle import RequestState
-from headrace.core.types import Lane, Request
+from headrace.core.reasons import MEANINGS
+from headrace.core.types import ZERO_ADDRESS, Decision, DecisionKind, Lane, Reason, Request
 from headrace.ports import StoredRequest, TimelineEntry
 from tests.api.world import NODE_SIGNER, RELAYER_SIGNER, REQUESTER_SIGNER
 from tests.cli.conftest import Desk
@@ -206,6 +207,48 @@ def test_show__settled__has_stages_money_and_answer(desk: Desk) -> None:
     document = desk.json("request", "show", stored.request_id)
     assert document["state"] == "fulfilled"
     assert "answer" not in document
+
+
+def test_show__expired__claims_no_settlement_and_says_why_nobody_had_it(desk: Desk) -> None:
+    request = make_request(requester=REQUESTER_SIGNER.address, relayer=RELAYER_SIGNER.address)
+    closed = {"refund": request.escrow_wei, "transaction_hash": "0x" + "7c" * 32, "block_number": 2}
+    stored = desk.relayer.add_request(request, state=RequestState.EXPIRED, closed=closed)
+    desk.relayer.store.decisions[stored.request_id] = Decision(
+        stored.request_id, ZERO_ADDRESS, DecisionKind.TOO_LATE, Reason.DEADLINE_PASSED, 0, 0
+    )
+    assert desk.run("request", "show", stored.request_id) == 0, desk.error
+    assert "settled" not in desk.out
+    assert "✔ closed" not in desk.out
+    assert "✘ closed" in desk.out
+    assert "node got" not in desk.out
+    assert f"refunded in  0x{'7c' * 32}" in desk.out
+    assert f"DEADLINE_PASSED: {MEANINGS[Reason.DEADLINE_PASSED]}" in desk.out
+
+
+@pytest.mark.parametrize("state", ["waiting", "assigned", "settled", "cancelled"])
+def test_show_and_list__terminal_of_80_columns__no_line_is_longer(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    relayer = desk.relayer
+    stored = relayer.add_request()
+    id_ = stored.request_id
+    if state == "waiting":
+        reason = Reason.PRICE_ABOVE_MAX
+        relayer.store.decisions[id_] = Decision(id_, ZERO_ADDRESS, DecisionKind.SKIPPED, reason, 0, 0)
+    elif state == "assigned":
+        relayer.add_request(stored.request, state=RequestState.ASSIGNED, effective_deadline_s=START_S + 5)
+        relayer.assign(stored)
+    elif state == "settled":
+        result = relayer.answer_at_once(stored, ANSWER)
+        relayer.settle(stored, result.result.result_hash)
+    else:
+        closed = {"refund": stored.request.escrow_wei, "transaction_hash": "0x" + "7c" * 32, "block_number": 2}
+        relayer.add_request(stored.request, state=RequestState.CANCELLED, closed=closed)
+    for arguments in (("show", id_), ("list",)):
+        assert desk.run("request", *arguments) == 0, desk.error
+        assert id_ in desk.out
+        assert max(len(line) for line in desk.out.splitlines()) <= 80, desk.out
 
 
 def test_list__own__newest_first(desk: Desk) -> None:

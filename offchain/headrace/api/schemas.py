@@ -368,6 +368,11 @@ class RequestView(RequestSummary):
     stages: list[StageView]
     events: list[EventView]
     decision: DecisionView | None
+    why_unassigned: str = Field(
+        description="Why no node was given it when it was last looked at, in a sentence; empty when one was, or nobody "
+        "looked yet.",
+        examples=["Every node that could take it works at its limit; it waits for one to be free."],
+    )
     assignments: list[AssignmentView]
     result: ResultView | None
     settlement: SettlementView | None

@@ -30,8 +30,13 @@ def parse_wei(text: str, option: str) -> int:
 
 def show_wei(wei: int) -> str:
     """Ether without trailing zeros, and the wei in full: nobody should have to count zeros, or to trust a rounding."""
+    return f"{show_ether(wei)} ({wei:,} wei)"
+
+
+def show_ether(wei: int) -> str:
+    """Ether, exactly, without trailing zeros."""
     with localcontext() as exact:
         exact.prec = 60
         ether = f"{Decimal(wei).scaleb(-18):f}"
     trimmed = ether.rstrip("0").rstrip(".") if "." in ether else ether
-    return f"{trimmed or '0'} ether ({wei:,} wei)"
+    return f"{trimmed or '0'} ether"

@@ -13,11 +13,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.amounts import show_wei
+from headrace.cli.amounts import show_ether, show_wei
 from headrace.client.audits import AuditReport
 from headrace.core.audit import Severity
 
 _STYLES = {Severity.VIOLATION: "bold red", Severity.DIFFERENCE: "red", Severity.VOID: "yellow"}
+# The longest detail that still fits beside a stage's times into 80 columns.
+SHORT = 30
 _WAITING = {
     "sent": "included in a block",
     "included": "confirmed",
@@ -64,7 +66,7 @@ class StageLines:
 
     def sent(self, transaction_hash: str) -> None:
         """The transaction is on its way."""
-        self._line("sent", self._sent_at_ms, f"transaction {transaction_hash}")
+        self._line("sent", self._sent_at_ms, [f"transaction {transaction_hash}"])
 
     def update(self, view: Mapping[str, Any]) -> None:
         """Show the stages of a view that were not shown before. A request that is assigned again shows that again."""
@@ -75,17 +77,24 @@ class StageLines:
             key = (name, at_ms if name in ("assigned", "computing") else None)
             if key not in self._shown:
                 self._shown.add(key)
-                self._line(name, at_ms, _detail(stage, view))
+                self._line(name, at_ms, _details(stage, view))
             self.waiting_for = _WAITING.get(name, "")
+        if self.waiting_for and view["why_unassigned"] and view["state"] in ("included", "eligible"):
+            self.waiting_for = f"{_WAITING['queued']} ({view['decision']['reason']})"
 
-    def _line(self, stage: str, at_ms: int | None, detail: str) -> None:
-        clock = _time(at_ms) if at_ms is not None else "            "
+    def _line(self, stage: str, at_ms: int | None, details: Sequence[str]) -> None:
+        """Details that hold a hash or an address go on lines of their own, so that all fits into 80 columns."""
+        clock = _time(at_ms) if at_ms is not None else " " * 12
         # Blocks have whole seconds, so one may seem older than its transaction.
-        since = f"+{max(0, at_ms - self._sent_at_ms) / 1000:6.2f} s" if at_ms is not None else " " * 9
-        line = Text.assemble(
-            ("✔ ", "green"), (f"{stage:<10}", "bold"), f"{clock}  {since}  ", (printable(detail), "dim")
-        )
+        since = f"+{max(0, at_ms - self._sent_at_ms) / 1000:6.2f} s" if at_ms is not None else ""
+        mark = ("✘ ", "yellow") if stage == "closed" else ("✔ ", "green")
+        short = " ".join(each for each in details if len(each) <= SHORT)
+        line = Text.assemble(mark, (f"{stage:<10}", "bold"), f"{clock}  {since:<9}  ", (printable(short), "dim"))
+        line.rstrip()
         self._console.print(line, soft_wrap=True)
+        for each in details:
+            if len(each) > SHORT:
+                self._console.print(Text(f"  {printable(each)}", style="dim"), soft_wrap=True)
 
 
 def show_answer(console: Console, text: str, *, verified: bool) -> None:
@@ -103,47 +112,55 @@ def show_settlement(console: Console, view: Mapping[str, Any], gas: Mapping[str,
         gas: gas used by transaction hash, for those that are known.
     """
     settlement = view["settlement"]
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_row("request", view["request_id"])
-    for name, hash_ in (("posted in", view["transaction_hash"]), ("settled in", settlement["transaction_hash"])):
-        table.add_row(name, f"{hash_}{f'  {gas[hash_]:,} gas' if hash_ in gas else ''}")
+    is_paid = settlement["outcome"] == "fulfilled"
+    rows = [("request", view["request_id"])]
+    ending = "settled in" if is_paid else "refunded in"
+    for name, hash_ in (("posted in", view["transaction_hash"]), (ending, settlement["transaction_hash"])):
+        rows.append((name, hash_))
+        if hash_ in gas:
+            rows.append(("", f"{gas[hash_]:,} gas"))
     if settlement["batch_size"]:
-        table.add_row("batch of", str(settlement["batch_size"]))
-    result = view["result"]
-    if result:
-        table.add_row("answered by", result["node"])
-    for name in ("node", "relayer", "refund"):
-        table.add_row(f"{name} got" if name != "refund" else "refund", show_wei(int(settlement[f"{name}_wei"])))
-    table.add_row("escrow", show_wei(int(view["escrow_wei"])))
-    console.print(table, soft_wrap=True)
+        rows.append(("batch of", str(settlement["batch_size"])))
+    if is_paid:
+        if view["result"]:
+            rows.append(("answered by", view["result"]["node"]))
+        rows += [(f"{name} got", show_wei(int(settlement[f"{name}_wei"]))) for name in ("node", "relayer")]
+    rows.append(("refund", show_wei(int(settlement["refund_wei"]))))
+    rows.append(("escrow", show_wei(int(view["escrow_wei"]))))
+    show_rows(console, rows)
 
 
 def show_request(console: Console, view: Mapping[str, Any]) -> None:
     """A request with its stages, attempts and money."""
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, value in (
+    rows = [
         ("request", view["request_id"]),
         ("state", view["state"]),
         ("model", view["model_name"] or view["model_id"]),
         ("lane", view["lane"]),
         ("requester", view["requester"]),
         ("deadline", moment(view["effective_deadline_s"])),
-        ("refund from", moment(view["refund_from_s"])),
-        ("escrow", show_wei(int(view["escrow_wei"]))),
-    ):
-        table.add_row(name, printable(str(value)))
-    for name, words in _cancel_rows(view):
-        table.add_row(name, words)
-    console.print(table, soft_wrap=True)
+    ]
+    if view["settlement"] is None:
+        rows += [("refund from", moment(view["refund_from_s"])), ("escrow", show_wei(int(view["escrow_wei"])))]
+    show_rows(console, [*rows, *_cancel_rows(view)])
     lines = StageLines(console, view["included_at_s"] * 1000)
     lines.sent(view["transaction_hash"])
     lines.update(view)
-    for attempt in view["assignments"]:
-        detail = f" ({attempt['detail']})" if attempt["detail"] else ""
-        text = f"  attempt {attempt['attempt']}: node {attempt['node']}, round {attempt['round']}, "
-        console.print(Text(printable(f"{text}{attempt['state']}{detail}"), style="dim"), soft_wrap=True)
+    _show_attempts(console, view)
     if view["settlement"]:
         show_settlement(console, view, {})
+
+
+def _show_attempts(console: Console, view: Mapping[str, Any]) -> None:
+    """What nodes made of it, and why no node has it."""
+    for attempt in view["assignments"]:
+        detail = f" ({attempt['detail']})" if attempt["detail"] else ""
+        text = f"  attempt {attempt['attempt']}: {attempt['state']}{detail}, round {attempt['round']}"
+        console.print(Text(printable(text), style="dim"), soft_wrap=True)
+        console.print(Text(printable(f"    node {attempt['node']}"), style="dim"), soft_wrap=True)
+    if view["why_unassigned"] and view["state"] != "fulfilled":
+        why = Text(printable(f"{view['decision']['reason']}: {view['why_unassigned']}"), style="yellow")
+        console.print(why)
 
 
 def _cancel_rows(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -158,18 +175,11 @@ def show_requests(console: Console, requests: Sequence[Mapping[str, Any]]) -> No
     if not requests:
         console.print("No requests.")
         return
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("request", "state", "lane", "included", "escrow"):
-        table.add_column(column, overflow="fold", no_wrap=column == "request")
     for each in requests:
-        table.add_row(
-            each["request_id"],
-            each["state"],
-            each["lane"],
-            moment(each["included_at_s"]),
-            show_wei(int(each["escrow_wei"])),
-        )
-    console.print(table, soft_wrap=True)
+        console.print(Text(printable(each["request_id"]), style="bold"), soft_wrap=True)
+        included = moment(each["included_at_s"])
+        escrow = show_ether(int(each["escrow_wei"]))
+        console.print(Text(f"  {each['state']:<10} {each['lane']:<9} {included}  {escrow}"), soft_wrap=True)
 
 
 def show_audit(console: Console, report: AuditReport) -> None:
@@ -190,18 +200,19 @@ def show_audit(console: Console, report: AuditReport) -> None:
     console.print(table)
 
 
-def _detail(stage: Mapping[str, Any], view: Mapping[str, Any]) -> str:
+def _details(stage: Mapping[str, Any], view: Mapping[str, Any]) -> list[str]:
     name = stage["stage"]
     if name in ("included", "settled", "closed"):
-        where = f"block {stage['block_number']}"
+        ending = [str(stage["note"]) + ","] if name == "closed" else []
         hash_ = stage.get("transaction_hash")
-        return f"{where}, transaction {hash_}" if hash_ and name != "included" else where
+        transaction = [f"transaction {hash_}"] if hash_ and name != "included" else []
+        return [*ending, f"block {stage['block_number']}", *transaction]
     attempts = view["assignments"]
     if name in ("assigned", "computing") and attempts:
-        return f"node {attempts[-1]['node']}, round {attempts[-1]['round']}"
+        return [f"round {attempts[-1]['round']}", f"node {attempts[-1]['node']}"]
     if name == "signed" and view["result"]:
-        return f"{view['result']['result_bytes']} bytes, hash {view['result']['result_hash']}"
-    return str(stage["note"])
+        return [f"{view['result']['result_bytes']} bytes", f"hash {view['result']['result_hash']}"]
+    return [str(stage["note"])]
 
 
 def _time(at_ms: int) -> str:

@@ -28,6 +28,7 @@ from headrace.core.calls import cancel_with_release_data
 from headrace.core.canonical import MAX_SAFE_INTEGER
 from headrace.core.errors import NotAllowed, NotFound, Refused, Unavailable
 from headrace.core.lifecycle import TERMINAL, RequestState
+from headrace.core.reasons import why_unassigned
 from headrace.core.types import Hash32
 from headrace.logging import bind_request
 from headrace.ports import Call, StoredRequest
@@ -180,6 +181,7 @@ async def _view(stored: StoredRequest, context: ApiContext, facts: ChainFacts) -
             schemas.EventView(at_ms=each.at_ms, stage=each.stage, detail=_safe(dict(each.detail))) for each in entries
         ],
         decision=decision_view(decision) if decision else None,
+        why_unassigned=why_unassigned(decision),
         assignments=[assignment_view(each) for each in await store.assignments(request_id)],
         result=result_view(result) if result else None,
         settlement=await _settlement(stored, context),

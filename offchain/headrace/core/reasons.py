@@ -1,0 +1,34 @@
+"""What reasons mean to the requester who waits: one sentence each, with what to do where there is something."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.core.types import Decision, DecisionKind, Reason
+
+MEANINGS: Mapping[Reason, str] = {
+    Reason.NONE: "No reason was given.",
+    Reason.LOWEST_COST: "It went to the node whose route costs least.",
+    Reason.NO_NODE_FOR_MODEL: "No node that is linked offers the model; it waits for one.",
+    Reason.NODE_MEMORY: "No node that could take it has the memory for prompt and answer.",
+    Reason.NODES_BUSY: "Every node that could take it works at its limit; it waits for one to be free.",
+    Reason.NODES_TAKEN: "Every node that could take it was given to requests ahead of it; it waits for the next turn.",
+    Reason.PRICE_ABOVE_MAX: "Every node that could take it asks for more than its maximum reward: "
+    "cancel it, and post it anew with a higher one.",
+    Reason.GAS_BUDGET_SHORT: "Its gas budget does not pay for its settlement now; it waits for gas to become cheaper.",
+    Reason.PROBATION: "Its reward is above what the nodes that could take it may earn while they are on probation.",
+    Reason.NODES_EXCLUDED: "Every node that could take it failed it before; it waits for another one.",
+    Reason.ATTEMPTS_EXHAUSTED: "As many nodes as the policy allows have failed it; the escrow comes back after the "
+    "grace period, or at once on a cancel.",
+    Reason.LANE_FULL: "Its lane is full; it waits behind earlier requests.",
+    Reason.PROMPT_MISSING: "The relayer does not have the prompt's bytes: hand them in, as they were hashed.",
+    Reason.NODES_SILENT: "The nodes that offer the model sent no heartbeat in time; it waits for one to come back.",
+    Reason.RELEASED: "The relayer released it for a cancel, and keeps it from nodes while that counts.",
+    Reason.DEADLINE_PASSED: "Its deadline passed before a node could be given it.",
+    Reason.DEADLINE_INFEASIBLE: "No node could have answered before its deadline.",
+}
+
+
+def why_unassigned(decision: Decision | None) -> str:
+    """Why a request was not given to a node when it was last looked at; empty when it was, or no cycle looked yet."""
+    return "" if decision is None or decision.kind is DecisionKind.ASSIGNED else MEANINGS[decision.reason]
