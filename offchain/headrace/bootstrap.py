@@ -6,15 +6,17 @@ import asyncio
 import os
 import random
 import secrets
-from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 
 from headrace.adapters.clock import SystemClock
+from headrace.adapters.file_lock import alone_with
 from headrace.adapters.keystore import LocalSigner, load_signer
 from headrace.adapters.link_server import LinkServer
 from headrace.adapters.llama_cpp import LlamaCppBackend
@@ -28,7 +30,7 @@ from headrace.api.context import ApiContext, ApiLimits, Contracts
 from headrace.api.server import bind, serve
 from headrace.core.batching import BatchPolicy
 from headrace.core.calls import selectors
-from headrace.core.errors import ConfigurationError, UnknownModel
+from headrace.core.errors import ConfigurationError, HeadraceError, UnknownModel
 from headrace.core.guard import GuardPolicy
 from headrace.core.scheduling import Policy
 from headrace.core.typed_data import Domain
@@ -52,6 +54,7 @@ log = structlog.get_logger(__name__)
 MAX_FEE_CEILING_WEI = 10_000 * 10**9
 DRAIN_TIMEOUT_S = 10.0
 _DRAIN_POLL_S = 0.1
+_PRICES_EVERY_S = 30.0
 
 
 # The relayer
@@ -83,15 +86,15 @@ async def run_relayer(settings: Settings) -> None:
     async with AsyncExitStack() as stack:
         listener = bind(settings.relayer.api_host, settings.relayer.api_port)
         stack.callback(listener.close)
-        chain = await Web3Chain.connect(
-            settings.chain.rpc_url, settings.chain.deployments, timeout_s=settings.chain.timeout_s
-        )
-        stack.push_async_callback(chain.close)
+        door = bind(settings.relayer.link_host, settings.relayer.link_port, "HEADRACE_RELAYER__LINK_PORT")
+        stack.callback(door.close)
+        chain = await stack.enter_async_context(_chain(settings))
         await _require_fit(chain, signer, settings.relayer.min_balance_wei)
         settings.relayer.database.parent.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(alone_with(settings.relayer.database))
         store = await SqlStore.open(f"sqlite+aiosqlite:///{settings.relayer.database}", SystemClock())
         stack.push_async_callback(store.close)
-        relayer = await _wire(settings, chain, store, signer)
+        relayer = await _wire(settings, chain, store, signer, door)
         log.info("relayer_started", relayer=signer.address, chain=chain.chain_id, market=chain.market)
         await _serve(relayer, lambda: serve(create_app(relayer.api), listener))
 
@@ -110,12 +113,22 @@ async def _require_fit(chain: Web3Chain, signer: LocalSigner, min_balance_wei: i
         )
 
 
-async def _wire(settings: Settings, chain: Web3Chain, store: SqlStore, signer: LocalSigner) -> _Relayer:
+async def _wire(
+    settings: Settings, chain: Web3Chain, store: SqlStore, signer: LocalSigner, door: socket.socket
+) -> _Relayer:
     clock, metrics, rounds = SystemClock(), PrometheusMetrics(), asyncio.Lock()
     terms, models = await chain.market_terms(), await chain.models()
     policy = settings.relayer.policy.policy()
     domain = Domain(chain.chain_id, chain.market)
-    link = LinkServer(signer.address, domain, clock, host=settings.relayer.link_host, port=settings.relayer.link_port)
+    link = LinkServer(
+        signer.address,
+        domain,
+        clock,
+        host=settings.relayer.link_host,
+        port=settings.relayer.link_port,
+        listener=door,
+        heartbeat_timeout_s=policy.heartbeat_timeout_ms / 1000,
+    )
     sender = Sender(chain, store, clock, signer, metrics, _guard(chain))
     names = {model.model_id: model.name for model in models}
     schedule = Wake()
@@ -280,6 +293,8 @@ async def run_node(settings: Settings) -> None:
         )
         log.info("node_started", node=signer.address, models=[model.name for model in options.models])
         running = asyncio.create_task(daemon.run(), name="node")
+        repricing = asyncio.create_task(_follow_prices(settings, daemon, options), name="prices")
+        stack.callback(repricing.cancel)
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -288,16 +303,37 @@ async def run_node(settings: Settings) -> None:
             raise
 
 
+async def _follow_prices(settings: Settings, daemon: NodeDaemon, options: NodeOptions) -> NoReturn:
+    """Ask what the owner has set on the chain, for the models that have no price of the operator's own."""
+    followed = [model.model_id for model in options.models if model.name not in settings.node.prices]
+    while True:
+        await asyncio.sleep(_PRICES_EVERY_S)
+        try:
+            async with _chain(settings) as chain:
+                for offer in await chain.offers(daemon.address, followed):
+                    daemon.reprice(offer.model_id, offer.price)
+        except HeadraceError as exc:
+            log.warning("prices_unknown", error=str(exc))
+
+
+@asynccontextmanager
+async def _chain(settings: Settings) -> AsyncIterator[Web3Chain]:
+    chain = await Web3Chain.connect(
+        settings.chain.rpc_url, settings.chain.deployments, timeout_s=settings.chain.timeout_s
+    )
+    try:
+        yield chain
+    finally:
+        await chain.close()
+
+
 async def _node_options(settings: Settings, node: Address) -> NodeOptions:
     """The operator's settings, with what the chain says of the models.
 
     Raises:
         ConfigurationError: the node is not registered. Later, when its stake is short, the link tells it so.
     """
-    chain = await Web3Chain.connect(
-        settings.chain.rpc_url, settings.chain.deployments, timeout_s=settings.chain.timeout_s
-    )
-    try:
+    async with _chain(settings) as chain:
         if (await chain.node_facts(node)).owner == ZERO_ADDRESS:
             raise ConfigurationError(
                 f"{node} is not a registered node on chain {chain.chain_id}: its owner must run `ape run register_node`"
@@ -313,9 +349,8 @@ async def _node_options(settings: Settings, node: Address) -> NodeOptions:
             models=tuple(_offered(model, prices.get(model.model_id), settings.node) for model in models),
             max_in_flight=settings.node.max_in_flight,
             region=settings.node.region,
+            relayer=settings.node.relayer,
         )
-    finally:
-        await chain.close()
 
 
 def _registered(name: str, registered: dict[str, ModelFacts]) -> ModelFacts:

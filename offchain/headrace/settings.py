@@ -105,6 +105,7 @@ class NodeSettings(Section):
 
     key: KeySettings = KeySettings()
     relayer_link_url: SocketUrl = "ws://127.0.0.1:8481/link"
+    relayer: Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{40}$", to_lower=True)] | None = None
     journal: Path = Path(".headrace/node.db")
     models: tuple[str, ...] = ("smollm2-135m-instruct",)
     prices: Mapping[str, PriceSettings] = Field(default_factory=dict)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Mapping
 
@@ -30,7 +29,7 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], *words: str) -> 
     message = " ".join(done.stderr.split())
     assert "Traceback" not in done.stdout + done.stderr
     for word in words:
-        assert word in message, message
+        assert word.lower() in message.lower(), message
 
 
 @pytest.mark.parametrize(
@@ -46,13 +45,21 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], *words: str) -> 
     ids=["dead RPC", "no deployment", "malformed key", "not bonded", "unfunded", "unknown setting"],
 )
 def test_relayer__cannot_start__says_why(stack: Stack, changes: dict[str, str], words: tuple[str, ...]) -> None:
-    settings = {**stack.relayer_environment(), "HEADRACE_RELAYER__API_PORT": str(free_port()), **changes}
+    ports = {f"HEADRACE_RELAYER__{door}_PORT": str(free_port()) for door in ("API", "LINK")}
+    settings = {**stack.relayer_environment(), **ports, **changes}
     assert_one_sentence(run(["relayer"], settings), *words)
 
 
-def test_relayer__port_in_use__names_the_setting(stack: Stack) -> None:
-    settings = {**stack.relayer_environment(), "HEADRACE_RELAYER__DATABASE": os.devnull}
-    assert_one_sentence(run(["relayer"], settings), "in use", "HEADRACE_RELAYER__API_PORT")
+@pytest.mark.parametrize(("free", "taken"), [("LINK", "API"), ("API", "LINK")])
+def test_relayer__port_in_use__names_the_setting(stack: Stack, free: str, taken: str) -> None:
+    settings = {**stack.relayer_environment(), f"HEADRACE_RELAYER__{free}_PORT": str(free_port())}
+    assert_one_sentence(run(["relayer"], settings), "in use", f"HEADRACE_RELAYER__{taken}_PORT")
+
+
+def test_relayer__second_with_the_same_store__is_refused(stack: Stack) -> None:
+    ports = {f"HEADRACE_RELAYER__{door}_PORT": str(free_port()) for door in ("API", "LINK")}
+    done = run(["relayer"], {**stack.relayer_environment(), **ports})
+    assert_one_sentence(done, "another relayer", "HEADRACE_RELAYER__DATABASE")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from headrace.core.journal import JournalEntry, TaskState
 from headrace.core.link_messages import RejectionCode, heartbeat_digest
 from headrace.core.tasks import Accept, Refusal, RefusalReason, Task
 from headrace.core.typed_data import digest, hash_accept, hash_result, hash_result_set, require_signer
-from headrace.core.types import Result
+from headrace.core.types import Price, Result
 from headrace.node.daemon import link_url
 from tests.fakes import START_S, FakeSigner
 from tests.node.world import DEADLINE_S, DOMAIN, MODEL, NODE_KEY, RELAYER_KEY, World, make_task
@@ -152,6 +152,15 @@ async def test_the_cheapest_reward_that_is_asked_for_is_enough(world: World) -> 
     async with world.serving() as link, world.node():
         await world.linked()
         assert isinstance(await link.dispatch(make_task(word={"reward_wei": 2 * 10**12}), DEADLINE_S), Accept)
+
+
+async def test_a_price_that_was_lowered_on_the_chain_holds_at_once(world: World) -> None:
+    async with world.serving() as link, world.node() as node:
+        await world.linked()
+        cheap = make_task(word={"reward_wei": 10**12})
+        node.daemon.reprice(cheap.request.model_id, Price(0, 10**9))
+        node.daemon.reprice("0x" + "ee" * 32, Price(0, 1))
+        assert isinstance(await link.dispatch(cheap, DEADLINE_S), Accept)
 
 
 async def test_a_deadline_that_measured_times_cannot_make_is_refused(world: World) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import socket as sockets
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NoReturn, TypeVar
@@ -80,6 +81,7 @@ class LinkServer:
         clock: wall-clock time.
         host: where to listen.
         port: 0 = any free one; see `port` once `started` is set.
+        listener: a socket that listens already, instead of `host` and `port`.
         heartbeat_timeout_s: a node that is silent for longer is dropped.
         handshake_timeout_s: for the whole of the opening.
         max_links: connections at once, those that are still opening included.
@@ -95,6 +97,7 @@ class LinkServer:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        listener: sockets.socket | None = None,
         heartbeat_timeout_s: float = 15.0,
         handshake_timeout_s: float = 10.0,
         max_links: int = 1_024,
@@ -107,6 +110,7 @@ class LinkServer:
         self._clock = clock
         self._host = host
         self._port = port
+        self._listener = listener
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._handshake_timeout_s = handshake_timeout_s
         self._max_links = max_links
@@ -138,7 +142,11 @@ class LinkServer:
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=_CLOSE_TIMEOUT_S)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, self._host, self._port)
+            site: web.BaseSite = (
+                web.SockSite(runner, self._listener)
+                if self._listener is not None
+                else web.TCPSite(runner, self._host, self._port)
+            )
             await site.start()
             self._port = runner.addresses[0][1]
             log.info("link_listening", host=self._host, port=self._port)

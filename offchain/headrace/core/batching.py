@@ -36,7 +36,7 @@ class BatchPolicy:
     """The thresholds. `max_items` also bounds a batch."""
 
     max_items: int = 50
-    max_age_ms: int = 750
+    max_age_ms: int = 1_500
     deadline_margin_ms: int = 5_000
 
 

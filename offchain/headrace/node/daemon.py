@@ -48,7 +48,7 @@ from headrace.core.link_messages import (
 )
 from headrace.core.tasks import Accept, Heartbeat, Refusal, RefusalReason
 from headrace.core.typed_data import Domain
-from headrace.core.types import Address, Hash32
+from headrace.core.types import Address, Hash32, Price
 from headrace.node.executor import Executor
 from headrace.node.journal import NodeJournal
 from headrace.node.options import NodeOptions
@@ -129,6 +129,10 @@ class NodeDaemon:
     def is_linked(self) -> bool:
         """Whether a relayer has welcomed it on a link that stands."""
         return self._session is not None
+
+    def reprice(self, model_id: Hash32, price: Price) -> None:
+        """Ask another price for a model from now on."""
+        self._executor.reprice(model_id, price)
 
     def stop(self) -> None:
         """Take no more tasks, finish what is being computed, deliver it, then return from `run`."""

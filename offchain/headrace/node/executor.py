@@ -29,7 +29,7 @@ from headrace.core.typed_data import (
     hash_result_set,
     require_signer,
 )
-from headrace.core.types import ZERO_ADDRESS, Address, Hash32, Result
+from headrace.core.types import ZERO_ADDRESS, Address, Hash32, Price, Result
 from headrace.node.journal import NodeJournal
 from headrace.node.options import NodeOptions, OfferedModel
 from headrace.node.prompt import read_prompt, result_content
@@ -88,6 +88,7 @@ class Executor:
         self._on_gave_up = on_gave_up
         self._domain = Domain(options.chain_id, options.market)
         self._models: Mapping[Hash32, OfferedModel] = {model.model_id: model for model in options.models}
+        self._prices: dict[Hash32, Price] = {model.model_id: model.price for model in options.models}
         self._times_ms: dict[Hash32, deque[int]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._slots = asyncio.Semaphore(options.max_in_flight)
@@ -217,6 +218,12 @@ class Executor:
         if entry.state is not TaskState.ACCEPTED:
             self._on_result()
 
+    def reprice(self, model_id: Hash32, price: Price) -> None:
+        """Ask another price for a model from now on. What was accepted before stays accepted."""
+        if self._prices.get(model_id) not in (None, price):
+            log.info("repriced", model=self._models[model_id].name)
+            self._prices[model_id] = price
+
     def _check(self, task: Task, relayer: Address) -> None:
         if self._stopping:
             raise _Refuse(RefusalReason.SHUTTING_DOWN, "the node is shutting down")
@@ -225,7 +232,7 @@ class Executor:
         if model is None or model.name != task.model_name:
             raise _Refuse(RefusalReason.UNKNOWN_MODEL, f"the node does not serve {task.model_name}")
         self._check_prompt(task)
-        price_wei = reward_wei(model.price, task.request.prompt_bytes, task.request.max_output_tokens)
+        price_wei = reward_wei(self._prices[model.model_id], task.request.prompt_bytes, task.request.max_output_tokens)
         if task.assignment.reward_wei < price_wei:
             raise _Refuse(
                 RefusalReason.REWARD_TOO_LOW,
