@@ -39,8 +39,8 @@ def printable(text: str) -> str:
 
 
 def show_json(console: Console, value: Any) -> None:
-    """One JSON document on stdout, for programs."""
-    console.out(json.dumps(value, ensure_ascii=False), highlight=False)
+    """One JSON document on stdout: a line for programs, indented for a person at a terminal."""
+    console.out(json.dumps(value, ensure_ascii=False, indent=2 if console.is_terminal else None), highlight=False)
 
 
 def show_error(message: str) -> None:
