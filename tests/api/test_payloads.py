@@ -114,5 +114,7 @@ async def test_get_payload__sign_in_does_not_count__is_refused(
 async def test_get_payload__no_sign_in__is_401(relayer: Relayer, header: str | None) -> None:
     headers = {} if header is None else {"Authorization": header}
     response = await relayer.client.get(path(PROMPT), headers=headers)
-    assert error_of(response, 401)["code"] == "SIGN_IN_REQUIRED"
+    error = error_of(response, 401)
+    assert error["code"] == "SIGN_IN_REQUIRED"
+    assert ("another form than `Headrace <account>:<validUntil>:<signature>`" in error["message"]) == bool(header)
     assert response.headers["WWW-Authenticate"] == "Headrace"

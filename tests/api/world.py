@@ -12,6 +12,7 @@ import httpx
 from headrace.api import ApiContext, Contracts, create_app
 from headrace.core import typed_data
 from headrace.core.envelope import hash_payload
+from headrace.core.errors import sentence
 from headrace.core.lifecycle import RequestState
 from headrace.core.scheduling import Offer, Policy
 from headrace.core.tasks import Heartbeat, LinkedNode
@@ -176,7 +177,7 @@ def error_of(response: httpx.Response, status: int) -> dict[str, str]:
     assert set(response.json()) == {"error"}
     error: dict[str, str] = response.json()["error"]
     assert set(error) == {"code", "message", "hint"}
-    assert error["message"].endswith((".", "?", "!"))
+    assert error["message"] == sentence(error["message"])
     assert "\n" not in error["message"]
     assert "Traceback" not in response.text
     return error

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+import headrace.cli
+from headrace.core.errors import ConfigurationError
 from tests.cli.conftest import Desk
 from tests.client.test_audits import fill, two_rounds
 from tests.core.audit_world import World
@@ -51,6 +54,15 @@ def test_audit__withheld__exits_2(desk: Desk, monkeypatch: pytest.MonkeyPatch) -
 def test_audit__round_not_recorded__is_one_sentence(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     put(desk, two_rounds(), monkeypatch)
     assert "rounds 1..2" in desk.refusal(*AUDIT, "--rounds", "5..9")
+
+
+async def test_store__file_that_is_no_database__says_so(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("Remember the milk. " * 100, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"notes\.txt cannot be opened: file is not a database"):
+        async with headrace.cli.open_store(file):
+            pass
+    assert file.read_text(encoding="utf-8").startswith("Remember")
 
 
 def test_audit__database__needs_a_relayer_and_a_file(desk: Desk) -> None:

@@ -55,9 +55,19 @@ def test_usage__wrong__exits_2(capsys: pytest.CaptureFixture[str], arguments: tu
         (
             {"HEADRACE_REQUESTER_PRIVATE_KEY": KEY, "HEADRACE_CHAIN__RPC_URL": "http://127.0.0.1:1"},
             ("request", "new", "x"),
-            "127.0.0.1:1",
+            "127.0.0.1:1 cannot be reached: Connect call failed ('127.0.0.1', 1): check HEADRACE_CHAIN__RPC_URL and",
         ),
         ({"HEADRACE_REQUESTER__KEY__KEYSTORE": "no.json"}, ("request", "list"), "password"),
+        (
+            {"HEADRACE_REQUESTER__KEY__KEYSTORE": "no.json", "HEADRACE_KEYSTORE_PASSWORD": "x"},
+            ("request", "list"),
+            "The keystore no.json does not exist (HEADRACE_REQUESTER__KEY__KEYSTORE).",
+        ),
+        (
+            {},
+            ("key", "show", "requester"),
+            "The requester has no key: set HEADRACE_REQUESTER__KEY__KEYSTORE to a keystore file, or HEADRACE",
+        ),
         ({}, ("request", "show", "12"), "not a request id"),
         *(({}, ("audit", "--rounds", rounds), "names no rounds") for rounds in ("x", "", "5..1", "a..b", "-1..2")),
         ({}, ("audit", "--relayer", "x"), "not an address"),
@@ -78,6 +88,8 @@ def test_operator_error__is_one_sentence_and_exit_1(
     assert code == 1
     assert words in error
     assert error.count("\n") == 1
+    assert error.rstrip().endswith((".", "`"))
+    assert error == error[0].upper() + error[1:] or error.startswith("http")
     assert KEY not in error
 
 
@@ -153,6 +165,19 @@ def test_key_new__keystore__opens_and_is_never_replaced(
     monkeypatch.setenv("HEADRACE_NODE__KEY__KEYSTORE", str(path))
     monkeypatch.setenv("HEADRACE_KEYSTORE_PASSWORD", "correct horse")
     assert run(capsys, "key", "show", "node") == (0, out, "")
+
+
+def test_key_new__file_exists__is_told_before_a_password_is_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.prompt", lambda *_, **__: pytest.fail("a password was asked"))
+    path = tmp_path / "node.json"
+    path.write_text("precious", encoding="utf-8")
+    code, _, error = run(capsys, "key", "new", str(path))
+    assert code == 1
+    assert error == f"The keystore {path} exists; it is not replaced: choose another name.\n"
+    assert path.read_text(encoding="utf-8") == "precious"
 
 
 def test_key_show__from_the_environment__shows_the_address_only(

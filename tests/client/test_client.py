@@ -57,7 +57,7 @@ async def test_draft__public_chat__matches_what_was_asked(world: World) -> None:
 
 
 async def test_draft__refused__has_the_apis_words(world: World) -> None:
-    with pytest.raises(ApiRefused, match="no registered model is called 'gpt-9'") as refusal:
+    with pytest.raises(ApiRefused, match="No registered model is called 'gpt-9'") as refusal:
         await world.client.draft(replace(WANTED, model="gpt-9"))
     assert refusal.value.code == "UNKNOWN_MODEL"
     assert world.waits.slept_s == []
@@ -244,7 +244,7 @@ async def test_cancel__closed_or_not_mine__is_refused_as_it_is(world: World) -> 
     other = world.relayer.add_request(make_request(relayer=RELAYER_SIGNER.address))
     with pytest.raises(NotAllowed, match="only its requester"):
         await world.client.cancel(other.request_id, sender)
-    with pytest.raises(ApiRefused, match="no request 0xabab"):
+    with pytest.raises(ApiRefused, match="No request 0xabab"):
         await world.client.cancel("0x" + "ab" * 32, sender)
     assert sender.calls == []
 

@@ -44,11 +44,53 @@ async def test_send__well__is_signed_with_headroom_and_included() -> None:
     assert receipt.succeeded
 
 
-async def test_send__would_fail__is_refused_with_its_reason() -> None:
+async def test_send__would_fail__is_refused_in_words() -> None:
     chain = Chain(CallOutcome(False, 0, (), "DeadlineOutOfRange(deadline=5, earliest=15, latest=99)"))
-    with pytest.raises(Refused, match="DeadlineOutOfRange"):
+    with pytest.raises(Refused, match="deadline is 1970-01-01 00:00:05 UTC, and the market takes one from"):
         await ChainSender(chain, SIGNER, sleep=no_sleep).send(CALL)
     assert chain.sent == []
+
+
+def nonces(chain: FakeChain) -> list[int]:
+    return [int(TypedTransaction.from_bytes(HexBytes(raw)).as_dict()["nonce"]) for raw in chain.sent]
+
+
+@pytest.mark.parametrize("refusal", ["nonce too low", "replacement transaction underpriced"])
+async def test_send__nonce_taken_by_another__is_sent_once_more_with_the_next(refusal: str) -> None:
+    """Two programs send by one key: the other's transaction is mined while this one waits."""
+    chain = Chain()
+    other = ChainSender(chain, SIGNER, sleep=no_sleep)
+    await other.send(Call(MARKET, b"\x03"))
+    waits: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            chain.mine()
+
+    chain.fail("send_raw", Refused(refusal))
+    transaction_hash = await ChainSender(chain, SIGNER, sleep=wait).send(CALL)
+    assert nonces(chain) == [0, 0, 1]
+    assert len(waits) == 3
+    chain.mine()
+    receipt = await chain.receipt(transaction_hash)
+    assert receipt is not None
+
+
+async def test_send__nonce_stays_taken__is_a_sentence() -> None:
+    chain = Chain()
+    chain.fail("send_raw", Refused("replacement transaction underpriced"))
+    with pytest.raises(Refused, match=r"is on its way and has the same nonce; nothing was sent"):
+        await ChainSender(chain, SIGNER, sleep=no_sleep).send(CALL)
+    assert len(chain.sent) == 1
+
+
+async def test_send__refused_for_another_reason__is_told_as_it_is() -> None:
+    chain = Chain()
+    chain.fail("send_raw", Refused("intrinsic gas too low"))
+    with pytest.raises(Refused, match="intrinsic gas too low"):
+        await ChainSender(chain, SIGNER, sleep=no_sleep).send(CALL)
+    assert len(chain.sent) == 1
 
 
 async def test_send__cannot_pay__says_how_much_is_needed() -> None:

@@ -28,8 +28,13 @@ def account_of(context: ApiContext, authorization: str | None) -> Address:
         SignatureMismatch: another account signed.
     """
     match = _CREDENTIALS.fullmatch(authorization or "")
-    if match is None:
+    if not authorization:
         raise SignInRequired("this needs a signed Authorization header")
+    if match is None:
+        raise SignInRequired(
+            "the Authorization header has another form than `Headrace <account>:<validUntil>:<signature>`: an address, "
+            "a Unix time in seconds and 65 bytes in hexadecimal"
+        )
     account, valid_until_s, signature = match[1].lower(), int(match[2]), bytes.fromhex(match[3][2:])
     now_s = context.clock.now_ms() // 1000
     if valid_until_s < now_s:

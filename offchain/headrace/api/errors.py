@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from headrace.core.errors import HeadraceError, InvalidInput, NotAllowed, Refused, Unavailable
+from headrace.core.errors import HeadraceError, InvalidInput, NotAllowed, Refused, Unavailable, sentence
 
 log = structlog.get_logger(__name__)
 
@@ -105,7 +105,7 @@ def add_error_handlers(app: FastAPI) -> None:
             return answer(exc.http_status, exc.code, "Something that is needed to answer does not answer itself.")
         if exc.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(exc, Refused):
             return _broken(request, exc)
-        return answer(exc.http_status, exc.code, _sentence(str(exc)))
+        return answer(exc.http_status, exc.code, sentence(str(exc)))
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid(_request: Request, exc: RequestValidationError) -> JSONResponse:
@@ -135,10 +135,6 @@ def _broken(request: Request, exc: Exception) -> JSONResponse:
 def _explain(errors: Sequence[Any]) -> str:
     """The first thing that is wrong, as a sentence without the value (it may be a secret, or large)."""
     first = errors[0]
-    place = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
+    place = ".".join(str(part) for part in first["loc"][1:])
     message = str(first["msg"]).removeprefix("Value error, ")
-    return _sentence(f"{place}: {message}")
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "!", "?")) else f"{text}."
+    return sentence(f"In {place}: {message}" if place else message)

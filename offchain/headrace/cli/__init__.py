@@ -22,7 +22,7 @@ from rich.console import Console
 import headrace
 from headrace.cli import audits, changes, requests, screens
 from headrace.cli.session import OpenChain, Role, Session, session_of
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import ChainUnavailable, ConfigurationError, HeadraceError, sentence
 from headrace.logging import configure
 from headrace.ports import Signer, Store
 from headrace.settings import PREFIX, Settings, load_settings
@@ -117,6 +117,8 @@ def new_key(
     """Make a key in a new encrypted keystore and show its address."""
     from headrace.adapters.keystore import PASSWORD_VARIABLE, create_keystore, read_password
 
+    if path.exists():
+        raise ConfigurationError(f"the keystore {path} exists; it is not replaced: choose another name")
     if password_file is None and PASSWORD_VARIABLE not in os.environ and sys.stdin.isatty():
         password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
     else:
@@ -160,13 +162,21 @@ def open_signer(settings: Settings, role: Role) -> Signer:
 
     section = getattr(settings, role).key
     secret = getattr(settings, f"{role}_private_key")
-    return load_signer(
-        keystore=section.keystore,
-        password_file=section.password_file,
-        private_key=secret.get_secret_value() if secret else None,
-        key_variable=f"{PREFIX}{role.upper()}_PRIVATE_KEY",
-        environ=os.environ,
-    )
+    key, keystore = f"{PREFIX}{role.upper()}_PRIVATE_KEY", f"{PREFIX}{role.upper()}__KEY__KEYSTORE"
+    if section.keystore is None and secret is None:
+        raise ConfigurationError(f"the {role} has no key: set {keystore} to a keystore file, or {key}")
+    try:
+        return load_signer(
+            keystore=section.keystore,
+            password_file=section.password_file,
+            private_key=secret.get_secret_value() if secret else None,
+            key_variable=key,
+            environ=os.environ,
+        )
+    except ConfigurationError as exc:
+        named = key if section.keystore is None else keystore
+        text = str(exc)
+        raise ConfigurationError(text if named in text else f"{text} ({named})") from exc
 
 
 @contextlib.asynccontextmanager
@@ -229,9 +239,10 @@ async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
 def _sentence(exc: BaseException) -> str:
     """What happened and what to do, of the error that a person can do something about."""
     cause = _cause(exc)
+    if isinstance(cause, ChainUnavailable):
+        return sentence(f"{cause}: check {PREFIX}CHAIN__RPC_URL and that the chain's node runs")
     if isinstance(cause, HeadraceError):
-        text = str(cause).strip() or type(cause).__name__
-        return text if text.endswith((".", "!", "?", "`")) else f"{text}."
+        return sentence(str(cause) or type(cause).__name__)
     return f"Something went wrong in Headrace itself ({type(cause).__name__}): set HEADRACE_DEBUG=1 to see where."
 
 

@@ -46,7 +46,7 @@ def show_json(console: Console, value: Any) -> None:
 def show_error(message: str) -> None:
     """One red sentence on stderr."""
     console = Console(stderr=True, soft_wrap=True)
-    console.print(Text(printable(message[:1].upper() + message[1:]).replace("\n", " "), style="red"))
+    console.print(Text(printable(message).replace("\n", " "), style="red"))
 
 
 def show_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from headrace.client import ChainSender, HeadraceClient
-from headrace.core.errors import ConfigurationError, Refused
+from headrace.core.errors import Refused
 from headrace.core.types import Hash32
 from headrace.ports import Chain, Clock, Receipt, Signer, Store
 from headrace.settings import Settings
@@ -49,13 +49,7 @@ class Session:
         Raises:
             ConfigurationError: there is none, or it cannot be used; the message names the settings.
         """
-        try:
-            return self.open_signer(self.settings, role)
-        except ConfigurationError as exc:
-            name = role.upper()
-            raise ConfigurationError(
-                f"the {role}'s key: {exc} (HEADRACE_{name}_PRIVATE_KEY or HEADRACE_{name}__KEY__KEYSTORE)"
-            ) from exc
+        return self.open_signer(self.settings, role)
 
     def client(self, signer: Signer | None, chain: Chain | None = None) -> HeadraceClient:
         """A client of the requester's relayer, held to a chain when one is given."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from headrace.core.errors import HeadraceError, Refused
+from headrace.core.errors import HeadraceError, Refused, sentence
 
 
 class ApiRefused(Refused):
     """The relayer's API refused; `code` and `http_status` are its own."""
 
     def __init__(self, code: str, message: str, hint: str, http_status: int) -> None:
-        super().__init__(f"{message} {hint}".strip())
+        super().__init__(" ".join(sentence(each) for each in (message, hint) if each))
         self.code = code
         self.http_status = http_status
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
 
+from headrace.client.refusals import in_words
 from headrace.core.errors import Refused, Unknown
 from headrace.core.types import Address, Hash32
 from headrace.ports import Call, Chain, Receipt, Signer
@@ -13,6 +14,12 @@ from headrace.ports import Call, Chain, Receipt, Signer
 GAS_HEADROOM_PERCENT = 120
 # The base fee at most doubles in six full blocks; later the transaction waits for it to fall.
 BASE_FEE_HEADROOM = 2
+
+
+# How long another transaction of the same account is waited for.
+NONCE_S = 30.0
+# What nodes say when another transaction of the account has the nonce.
+_NONCE_TAKEN = ("nonce too low", "nonce is too low", "replacement transaction underpriced", "replacement underpriced")
 
 
 class TransactionSender(Protocol):
@@ -61,32 +68,61 @@ class ChainSender:
     async def send(self, call: Call) -> Hash32:
         """Sign and send a call; see `TransactionSender`."""
         async with self._sending:
-            (outcome,) = await self._chain.simulate(self.address, [call])
-            if not outcome.succeeded:
-                raise Refused(f"the transaction would fail: {outcome.error}")
-            gas = await self._chain.gas_quote()
-            gas_limit = outcome.gas_used * GAS_HEADROOM_PERCENT // 100
-            max_fee_wei = gas.base_fee_wei * BASE_FEE_HEADROOM + gas.tip_wei
-            await self._require_funds(call.value_wei + gas_limit * max_fee_wei)
-            raw, transaction_hash = self._signer.sign_transaction(
-                {
-                    "type": 2,
-                    "chainId": self._chain.chain_id,
-                    "nonce": await self._chain.transaction_count(self.address),
-                    "to": call.to,
-                    "value": call.value_wei,
-                    "data": call.data,
-                    "gas": gas_limit,
-                    "maxFeePerGas": max_fee_wei,
-                    "maxPriorityFeePerGas": gas.tip_wei,
-                }
-            )
+            fields = await self._fields(call)
             try:
-                await self._chain.send_raw(raw)
-            except Unknown:
-                # It may have been taken: its receipt will tell, and sending it again is harmless.
-                await self._chain.send_raw(raw)
+                return await self._sign_and_send(fields)
+            except Refused as exc:
+                if not _is_nonce_taken(exc):
+                    raise
+                fresh = await self._fresh_nonce(fields["nonce"])
+            try:
+                return await self._sign_and_send({**fields, "nonce": fresh})
+            except Refused as exc:
+                raise (self._nonce_taken() if _is_nonce_taken(exc) else exc) from exc
+
+    async def _fields(self, call: Call) -> dict[str, Any]:
+        (outcome,) = await self._chain.simulate(self.address, [call])
+        if not outcome.succeeded:
+            raise Refused(in_words(outcome.error))
+        gas = await self._chain.gas_quote()
+        gas_limit = outcome.gas_used * GAS_HEADROOM_PERCENT // 100
+        max_fee_wei = gas.base_fee_wei * BASE_FEE_HEADROOM + gas.tip_wei
+        await self._require_funds(call.value_wei + gas_limit * max_fee_wei)
+        return {
+            "type": 2,
+            "chainId": self._chain.chain_id,
+            "nonce": await self._chain.transaction_count(self.address),
+            "to": call.to,
+            "value": call.value_wei,
+            "data": call.data,
+            "gas": gas_limit,
+            "maxFeePerGas": max_fee_wei,
+            "maxPriorityFeePerGas": gas.tip_wei,
+        }
+
+    async def _sign_and_send(self, fields: Mapping[str, Any]) -> Hash32:
+        raw, transaction_hash = self._signer.sign_transaction(fields)
+        try:
+            await self._chain.send_raw(raw)
+        except Unknown:
+            # It may have been taken: its receipt will tell, and sending it again is harmless.
+            await self._chain.send_raw(raw)
         return transaction_hash
+
+    async def _fresh_nonce(self, taken: int) -> int:
+        """The nonce after the one that another transaction of the account took, once that one is in a block."""
+        for _ in range(max(1, round(NONCE_S / self._poll_s))):
+            nonce = await self._chain.transaction_count(self.address)
+            if nonce > taken:
+                return nonce
+            await self._sleep(self._poll_s)
+        raise self._nonce_taken()
+
+    def _nonce_taken(self) -> Refused:
+        return Refused(
+            f"another transaction of the account {self.address} is on its way and has the same nonce; nothing was "
+            "sent: try again when it is in a block, or use a key of its own for each program"
+        )
 
     async def wait(self, transaction_hash: Hash32, timeout_s: float) -> Receipt | None:
         """Wait for a receipt; see `TransactionSender`."""
@@ -104,3 +140,7 @@ class ChainSender:
                 f"the account {self.address} has {balance_wei} wei and needs up to {needed_wei} for escrow and gas: "
                 "send it some, or lower --max-reward or --gas-budget"
             )
+
+
+def _is_nonce_taken(refusal: Refused) -> bool:
+    return any(words in str(refusal).lower() for words in _NONCE_TAKEN)

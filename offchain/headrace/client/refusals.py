@@ -1,0 +1,59 @@
+"""The market's refusals in words: its custom errors, as the Chain port decodes them, for the person who sends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from headrace.core.types import Status
+
+_ERROR = re.compile(r"(\w+)\((.*)\)")
+_TIMES = frozenset({"deadline", "earliest", "latest", "blockTimestamp", "validUntil"})
+
+# By the error's name, with its fields as contracts/interfaces/IInferenceMarket.sol names them.
+WORDS: Mapping[str, str] = {
+    "BalanceShort": "the account {account} has {available} wei of credit, and {required} wei are wanted: withdraw less",
+    "DeadlineOutOfRange": "the deadline is {deadline}, and the market takes one from {earliest} to {latest}: "
+    "choose another --ttl",
+    "DeadlinePassed": "the request's deadline passed at {deadline}, and it is {blockTimestamp} now: "
+    "without an answer its escrow comes back after the grace period",
+    "EscrowShort": "the escrow is {required} wei, and what was sent and the account's credit are {available} wei: "
+    "send more, or lower --max-reward or --gas-budget",
+    "InvalidSignature": "the signature is by {signer}, and not by the relayer that the request names",
+    "InvalidTerms": "the market takes no request with these terms: draft it anew",
+    "NotPending": "the request {requestId} is not open: the market says that it is {status}",
+    "NotRequester": "the request is of {requester}, and only its requester can do this",
+    "NothingSent": "no wei were sent: give an amount above 0",
+    "PromptMismatch": "the prompt that is published has {promptBytes} bytes and is not the one of the request's hash: "
+    "draft it anew",
+    "PromptTooLong": "the prompt has {promptBytes} bytes, and on-chain it may have at most {most}: "
+    "shorten it, or leave out --public",
+    "ReleaseExpired": "the release counted until {validUntil}, and it is {blockTimestamp} now: cancel again",
+    "RequestExists": "the request {requestId} was posted before: nothing is paid twice",
+    "RequestsPaused": "the market takes no new requests now: its owner paused them",
+    "SafeCastOverflowedUintDowncast": "the amount is larger than the market can hold",
+    "TransferFailed": "the account {to} does not take the {amount} wei: choose another receiver",
+    "UnsupportedCallback": "the market does not call back yet: ask for no callback gas",
+    "UnsupportedMode": "the market pays for signed answers only: leave the mode as it is",
+}
+
+
+def in_words(error: str) -> str:
+    """A decoded custom error as a clause; one that has no words, or is none, as it is."""
+    match = _ERROR.fullmatch(error)
+    if match is None or match[1] not in WORDS:
+        return f"the transaction would fail: {error}"
+    given = dict(pair.partition("=")[::2] for pair in match[2].split(", ") if pair)
+    try:
+        return WORDS[match[1]].format_map({name: _shown(name, value) for name, value in given.items()})
+    except (KeyError, ValueError):
+        return f"the transaction would fail: {error}"
+
+
+def _shown(name: str, value: str) -> str:
+    if name in _TIMES:
+        return datetime.fromtimestamp(int(value), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    if name == "status":
+        return Status(int(value)).name.lower().replace("none", "unknown")
+    return value
