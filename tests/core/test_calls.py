@@ -11,7 +11,15 @@ from eth_abi.abi import decode
 from eth_utils.abi import function_abi_to_4byte_selector
 
 import headrace.adapters.abi as abi_folder
-from headrace.core.calls import cancel_data, cancel_with_release_data, request_inference_data
+from headrace.core.calls import (
+    cancel_data,
+    cancel_with_release_data,
+    deposit_data,
+    raise_priority_fee_data,
+    request_inference_data,
+    withdraw_data,
+    withdraw_to_data,
+)
 from headrace.core.requests import pack
 from tests.fakes import make_request
 
@@ -61,3 +69,11 @@ def test_cancel_data__carries_the_packed_request() -> None:
 def test_cancel_with_release_data__carries_the_release(signature: bytes) -> None:
     data = cancel_with_release_data(REQUEST, 1_800_000_000, signature)
     assert decoded("cancelWithRelease", data) == (tuple(pack(REQUEST)), 1_800_000_000, signature)
+
+
+def test_credit_and_fee_data__decode_to_the_abis_fields() -> None:
+    account, id_ = "0x" + "c1" * 20, "0x" + "aa" * 32
+    assert decoded("raisePriorityFee", raise_priority_fee_data(id_)) == (bytes.fromhex(id_[2:]),)
+    assert decoded("deposit", deposit_data(account)) == (account,)
+    assert decoded("withdraw", withdraw_data(account, 7)) == (account, 7)
+    assert decoded("withdrawTo", withdraw_to_data(account, 7)) == (account, 7)

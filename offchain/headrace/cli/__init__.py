@@ -1,4 +1,4 @@
-"""The command line: `headrace relayer | node | key | request | audit`.
+"""The command line: `headrace relayer | node | key | request | credit | audit`.
 
 Errors are one red sentence on stderr: exit code 1, or 2 for a command that is typed wrongly. HEADRACE_DEBUG shows
 where they come from.
@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 import headrace
-from headrace.cli import audits, changes, requests, screens
+from headrace.cli import audits, changes, credit, requests, screens
 from headrace.cli.session import OpenChain, Role, Session, session_of
 from headrace.core.errors import ChainUnavailable, ConfigurationError, HeadraceError, sentence
 from headrace.logging import configure
@@ -41,7 +41,9 @@ app = typer.Typer(
 key_app = typer.Typer(help="Make and show keys.", no_args_is_help=True)
 app.add_typer(key_app, name="key")
 app.add_typer(requests.app, name="request")
+app.add_typer(credit.app, name="credit")
 requests.app.command("cancel")(changes.cancel_request)
+requests.app.command("raise")(changes.raise_request)
 app.command("audit")(audits.audit_rounds)
 
 

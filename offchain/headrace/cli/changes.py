@@ -1,4 +1,4 @@
-"""`headrace request cancel`: what a requester can do about a request that is posted."""
+"""`headrace request cancel` and `raise`: what a requester can do about a request that is posted."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from headrace.cli import screens
-from headrace.cli.amounts import show_wei
+from headrace.cli.amounts import parse_wei, show_wei
 from headrace.cli.options import Json, RequestId, request_id
 from headrace.cli.session import OpenChain, Session, require_included, session_of
 from headrace.client.posted import posted_request
-from headrace.core.calls import cancel_data
+from headrace.core.calls import cancel_data, raise_priority_fee_data
 from headrace.core.errors import NotAllowed
 from headrace.core.types import Hash32
 from headrace.ports import Call, Receipt, Signer
@@ -29,6 +29,32 @@ def cancel_request(
     """Cancel a request: at once if the relayer releases it, else with a refund after the grace period."""
     work = _announce if without_release else _cancel
     asyncio.run(work(session_of(context), request_id(id_), as_json=as_json))
+
+
+def raise_request(
+    context: typer.Context,
+    id_: RequestId,
+    priority_fee: Annotated[str, typer.Option(help="How much to add, such as 20gwei.")],
+    as_json: Json = False,
+) -> None:
+    """Add to an open request's priority fee, to have it served sooner. Anyone may."""
+    added_wei = parse_wei(priority_fee, "--priority-fee")
+    asyncio.run(_raise(session_of(context), request_id(id_), added_wei, as_json=as_json))
+
+
+async def _raise(session: Session, id_: Hash32, added_wei: int, *, as_json: bool) -> None:
+    signer = session.signer("requester")
+    async with session.open_chain(session.settings) as opened:
+        sender = session.sender(opened.chain, signer)
+        call = Call(opened.chain.market, raise_priority_fee_data(id_), added_wei)
+        transaction_hash = await sender.send(call)
+        await require_included(sender, transaction_hash, f"`headrace request show {id_}`")
+    if as_json:
+        answer = {"request_id": id_, "transaction_hash": transaction_hash, "added_wei": str(added_wei)}
+        screens.show_json(session.console, answer)
+        return
+    session.console.print(f"Raised: {show_wei(added_wei)} more for being served sooner.", soft_wrap=True)
+    screens.show_rows(session.console, [("raised in", transaction_hash)])
 
 
 async def _cancel(session: Session, id_: Hash32, *, as_json: bool) -> None:

@@ -23,7 +23,7 @@ from headrace.client import Answer, Draft, HeadraceClient, Wanted
 from headrace.core.errors import HeadraceError, InvalidInput, Refused
 from headrace.core.types import Hash32, Lane
 
-app = typer.Typer(help="Post a prompt, follow it, read its answer, cancel it.", no_args_is_help=True)
+app = typer.Typer(help="Post a prompt, follow it, read its answer, raise its fee, cancel it.", no_args_is_help=True)
 
 # After the deadline a result may still be paid, and then the refund takes its transaction.
 AFTER_DEADLINE_S = 330.0

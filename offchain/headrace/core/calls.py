@@ -9,7 +9,7 @@ from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
 from headrace.core.requests import PACKED_TYPES, pack
-from headrace.core.types import Request
+from headrace.core.types import Address, Hash32, Request
 
 _PARAMS = (
     "(address,bytes32,bytes32,uint64,uint40,uint32,uint24,uint24,uint8,bool,bool,uint8,uint8,uint8,address,"
@@ -38,6 +38,26 @@ def cancel_with_release_data(request: Request, valid_until_s: int, relayer_signa
     return _call(
         "cancelWithRelease", (_PACKED, "uint40", "bytes"), (tuple(pack(request)), valid_until_s, relayer_signature)
     )
+
+
+def raise_priority_fee_data(request_id: Hash32) -> bytes:
+    """`raisePriorityFee(bytes32 requestId)`; the wei that are sent are added."""
+    return _call("raisePriorityFee", ("bytes32",), (bytes.fromhex(request_id[2:]),))
+
+
+def deposit_data(account: Address) -> bytes:
+    """`deposit(address account)`; the wei that are sent become its credit."""
+    return _call("deposit", ("address",), (account,))
+
+
+def withdraw_data(account: Address, amount_wei: int) -> bytes:
+    """`withdraw(address account, uint256 amount)`: pays the account itself, whoever sends it."""
+    return _call("withdraw", ("address", "uint256"), (account, amount_wei))
+
+
+def withdraw_to_data(receiver: Address, amount_wei: int) -> bytes:
+    """`withdrawTo(address to, uint256 amount)`: pays the sender's credit to a receiver."""
+    return _call("withdrawTo", ("address", "uint256"), (receiver, amount_wei))
 
 
 def _call(name: str, types: tuple[str, ...], values: tuple[object, ...]) -> bytes:

@@ -1,0 +1,102 @@
+"""`headrace credit`: what the market owes an account: refunds, and what was deposited for later requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from headrace.cli import screens
+from headrace.cli.amounts import parse_wei, show_wei
+from headrace.cli.options import Json, address
+from headrace.cli.session import Session, require_included, session_of
+from headrace.core.calls import deposit_data, withdraw_data, withdraw_to_data
+from headrace.core.errors import InvalidInput, Refused
+from headrace.core.types import Address
+from headrace.ports import Call, Chain
+
+app = typer.Typer(help="See, take out or add to an account's credit in the market.", no_args_is_help=True)
+
+Account = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Whose [default: of the requester's key].")]
+
+
+@app.command("show")
+def show_credit(context: typer.Context, account: Account = None, as_json: Json = False) -> None:
+    """Show an account's credit. With --account it needs no key."""
+    session = session_of(context)
+    whose = address(account) if account else session.signer("requester").address
+    credit_wei = asyncio.run(_credit_wei(session, whose))
+    if as_json:
+        screens.show_json(session.console, {"account": whose, "credit_wei": str(credit_wei)})
+    else:
+        screens.show_rows(session.console, [("account", whose), ("credit", show_wei(credit_wei))])
+
+
+@app.command("withdraw")
+def withdraw_credit(
+    context: typer.Context,
+    amount: Annotated[str | None, typer.Argument(help="Such as 0.1ether [default: all].")] = None,
+    to: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Pay own credit to this address.")] = None,
+    account: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Pay this account its own credit, whoever sends.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Take credit out of the market."""
+    if to and account:
+        raise InvalidInput("give either --to or --account: only an account itself can send its credit elsewhere")
+    session = session_of(context)
+    own = session.signer("requester").address
+    whose, receiver = address(account) if account else own, address(to) if to else None
+    wanted_wei = None if amount is None else parse_wei(amount, "AMOUNT")
+
+    def call(chain: Chain, credit_wei: int) -> Call:
+        amount_wei = credit_wei if wanted_wei is None else wanted_wei
+        if amount_wei == 0:
+            raise Refused(f"there is nothing to withdraw: the account {whose} has {credit_wei} wei of credit")
+        data = withdraw_to_data(receiver, amount_wei) if receiver else withdraw_data(whose, amount_wei)
+        return Call(chain.market, data)
+
+    asyncio.run(_change(session, whose, call, as_json=as_json))
+
+
+@app.command("deposit")
+def deposit_credit(
+    context: typer.Context,
+    amount: Annotated[str, typer.Argument(help="Such as 0.1ether.")],
+    account: Account = None,
+    as_json: Json = False,
+) -> None:
+    """Add to an account's credit, out of which the market takes what a request's transaction does not bring."""
+    session = session_of(context)
+    whose = address(account) if account else session.signer("requester").address
+    amount_wei = parse_wei(amount, "AMOUNT")
+
+    def call(chain: Chain, _credit_wei: int) -> Call:
+        return Call(chain.market, deposit_data(whose), amount_wei)
+
+    asyncio.run(_change(session, whose, call, as_json=as_json))
+
+
+async def _credit_wei(session: Session, account: Address) -> int:
+    async with session.open_chain(session.settings) as opened:
+        return await opened.chain.credit_wei(account)
+
+
+async def _change(session: Session, account: Address, call: Callable[[Chain, int], Call], *, as_json: bool) -> None:
+    """Send a call that is made from the credit before, and show the credit after."""
+    signer = session.signer("requester")
+    async with session.open_chain(session.settings) as opened:
+        sender = session.sender(opened.chain, signer)
+        before_wei = await opened.chain.credit_wei(account)
+        transaction_hash = await sender.send(call(opened.chain, before_wei))
+        await require_included(sender, transaction_hash, f"`headrace credit show --account {account}`")
+        after_wei = await opened.chain.credit_wei(account)
+    if as_json:
+        answer = {"account": account, "credit_wei": str(after_wei), "transaction_hash": transaction_hash}
+        screens.show_json(session.console, answer)
+        return
+    rows = [("account", account), ("before", show_wei(before_wei)), ("credit", show_wei(after_wei))]
+    screens.show_rows(session.console, [*rows, ("changed in", transaction_hash)])

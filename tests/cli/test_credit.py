@@ -1,0 +1,87 @@
+"""`headrace credit` and `headrace request raise`: what is sent, and what is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.core.calls import deposit_data, raise_priority_fee_data, withdraw_data, withdraw_to_data
+from headrace.ports import CallOutcome
+from tests.api.world import REQUESTER_SIGNER
+from tests.cli.conftest import Desk
+
+OWN = REQUESTER_SIGNER.address
+OTHER = "0x" + "c5" * 20
+ID = "0x" + "aa" * 32
+
+
+def test_show__own_or_anothers__needs_the_chain_only(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_REQUESTER__API_URL", "http://127.0.0.1:1")
+    desk.relayer.chain.credits.update({OWN: 10**15, OTHER: 7})
+    assert desk.run("credit", "show") == 0, desk.error
+    assert "0.001 ether (1,000,000,000,000,000 wei)" in desk.out
+    assert OWN in desk.out
+    assert desk.json("credit", "show", "--account", OTHER) == {"account": OTHER, "credit_wei": "7"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "data"),
+    [
+        ((), withdraw_data(OWN, 10**15)),
+        (("20gwei",), withdraw_data(OWN, 20 * 10**9)),
+        (("5", "--to", OTHER), withdraw_to_data(OTHER, 5)),
+        (("5", "--account", OTHER), withdraw_data(OTHER, 5)),
+        (("--account", OTHER), withdraw_data(OTHER, 7)),
+    ],
+)
+def test_withdraw__sends_what_was_asked(desk: Desk, arguments: tuple[str, ...], data: bytes) -> None:
+    desk.relayer.chain.credits.update({OWN: 10**15, OTHER: 7})
+    assert desk.run("credit", "withdraw", *arguments) == 0, desk.error
+    assert data in desk.relayer.chain.sent[-1]
+    assert "changed in   0x" in desk.out
+
+
+def test_withdraw__nothing_there__is_refused(desk: Desk) -> None:
+    assert "nothing to withdraw" in desk.refusal("credit", "withdraw")
+    assert desk.relayer.chain.sent == []
+
+
+def test_withdraw__to_and_account__is_refused(desk: Desk) -> None:
+    assert "either --to or --account" in desk.refusal("credit", "withdraw", "--to", OTHER, "--account", OTHER)
+    assert "is not an address" in desk.refusal("credit", "withdraw", "--to", "0x12")
+
+
+def test_deposit__own_or_anothers__brings_the_wei(desk: Desk) -> None:
+    assert desk.run("credit", "deposit", "20gwei") == 0, desk.error
+    document = desk.json("credit", "deposit", "5", "--account", OTHER)
+    assert document["account"] == OTHER
+    first, second = desk.relayer.chain.sent
+    assert deposit_data(OWN) in first
+    assert deposit_data(OTHER) in second
+    assert "AMOUNT is 'much'" in desk.refusal("credit", "deposit", "much")
+
+
+def test_raise__sends_the_fee(desk: Desk) -> None:
+    assert desk.run("request", "raise", ID, "--priority-fee", "20gwei") == 0, desk.error
+    assert "20,000,000,000 wei" in desk.out
+    assert desk.json("request", "raise", ID, "--priority-fee", "5")["added_wei"] == "5"
+    assert all(raise_priority_fee_data(ID) in raw for raw in desk.relayer.chain.sent)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (f"NotPending(requestId={ID}, status=4)", f"request {ID} is not open: the market says that it is fulfilled."),
+        (
+            "DeadlinePassed(deadline=1750000000, blockTimestamp=1750000009)",
+            "deadline passed at 2025-06-15 15:06:40 UTC",
+        ),
+        ("NothingSent()", "give an amount above 0."),
+    ],
+)
+def test_raise__market_refuses__says_why(desk: Desk, monkeypatch: pytest.MonkeyPatch, error: str, words: str) -> None:
+    async def simulate(*_: object) -> list[CallOutcome]:
+        return [CallOutcome(False, 0, (), error)]
+
+    monkeypatch.setattr(desk.relayer.chain, "simulate", simulate)
+    assert words in desk.refusal("request", "raise", ID, "--priority-fee", "5")
+    assert desk.relayer.chain.sent == []
