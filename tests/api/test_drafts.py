@@ -51,7 +51,7 @@ async def test_draft__plain_prompt__is_a_request_that_can_be_sent(relayer: Relay
     assert body["transaction"]["data"] == "0x" + request_inference_data(request, b"").hex()
     assert request.deadline_s == START_S + 120
     assert request.lane is Lane.BULK
-    assert body["warnings"] == []
+    assert body["warnings"] == body["obstacles"] == []
 
 
 async def test_draft__off_chain__stores_a_sealed_payload(relayer: Relayer) -> None:
@@ -105,6 +105,14 @@ async def test_draft__salt_and_deadline_given__are_kept(relayer: Relayer) -> Non
 async def test_draft__low_amounts__warns(relayer: Relayer) -> None:
     body = await draft(relayer, max_reward_wei="1", gas_budget_wei="1", priority_fee_wei="0", lane="realtime")
     assert len(body["warnings"]) == 3
+    assert body["obstacles"] == body["warnings"][:2]
+
+
+@pytest.mark.parametrize(("percent", "count"), [(125, 0), (124, 1)])
+async def test_draft__gas_budget_near_the_charge__needs_a_margin(relayer: Relayer, percent: int, count: int) -> None:
+    charge_wei = (60_000 // 8 + 20_000) * 2 * GWEI
+    body = await draft(relayer, gas_budget_wei=str(charge_wei * percent // 100))
+    assert len(body["obstacles"]) == count
 
 
 async def test_draft__model_by_id__is_found(relayer: Relayer) -> None:

@@ -111,7 +111,7 @@ def test_new__without_wait__posts_and_says_how_to_go_on(desk: Desk) -> None:
 
 def test_new__options__are_in_the_request(desk: Desk) -> None:
     options = ["--lane", "realtime", "--ttl", "60", "--max-tokens", "9", "--max-reward", "0.001ether"]
-    desk.json(*NEW, *options, "--gas-budget", "20gwei", "--priority-fee", "7", "--public")
+    desk.json(*NEW, *options, "--gas-budget", "20gwei", "--priority-fee", "7", "--public", "--force")
     (request,) = desk.posted
     assert request.lane is Lane.REALTIME
     assert request.deadline_s == START_S + 60
@@ -119,9 +119,23 @@ def test_new__options__are_in_the_request(desk: Desk) -> None:
     assert (request.max_reward_wei, request.gas_budget_wei, request.priority_fee_wei) == (10**15, 20 * 10**9, 7)
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [("--max-reward", "the cheapest node asks for 11000000000000."), ("--gas-budget", "settlement would charge")],
+)
+def test_new__amount_too_low__is_refused_unless_forced(desk: Desk, option: str, words: str) -> None:
+    refusal = desk.refusal(*NEW, option, "1")
+    assert words in refusal
+    assert "--force" in refusal
+    assert desk.posted == []
+    assert desk.run(*NEW, option, "1", "--force") == 0
+    assert words in desk.out
+    assert len(desk.posted) == 1
+
+
 def test_new__warnings__are_shown(desk: Desk) -> None:
-    assert desk.run(*NEW, "--max-reward", "1") == 0
-    assert "the cheapest node asks for" in desk.out
+    assert desk.run(*NEW, "--lane", "realtime", "--priority-fee", "1") == 0
+    assert "the request waits in the bulk lane" in desk.out
 
 
 def test_new__from_stdin__posts_what_was_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

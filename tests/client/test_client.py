@@ -13,7 +13,7 @@ from headrace.client.http import ApiCalls
 from headrace.client.posted import posted_request
 from headrace.core.calls import cancel_data, cancel_with_release_data, request_inference_data
 from headrace.core.envelope import seal
-from headrace.core.errors import NotAllowed, NotFound, Unavailable
+from headrace.core.errors import NotAllowed, NotFound, Refused, Unavailable
 from headrace.core.lifecycle import RequestState
 from headrace.core.types import Lane, ResultRef
 from tests.api.world import MODEL, NODE_SIGNER, RELAYER_SIGNER, REQUESTER_SIGNER, STRANGER_SIGNER
@@ -47,7 +47,14 @@ async def test_draft_and_send__sends_call_data_that_was_made_here(world: World) 
 async def test_draft__public_chat__matches_what_was_asked(world: World) -> None:
     messages = ({"role": "user", "content": "Name three rivers."},)
     wanted = Wanted(
-        model=MODEL_ID, messages=messages, temperature=0.0, seed=7, public=True, lane=Lane.REALTIME, max_reward_wei=5
+        model=MODEL_ID,
+        messages=messages,
+        temperature=0.0,
+        seed=7,
+        public=True,
+        lane=Lane.REALTIME,
+        max_reward_wei=5,
+        force=True,
     )
     draft = await world.client.draft(wanted)
     assert draft.request.inline_result
@@ -61,6 +68,12 @@ async def test_draft__refused__has_the_apis_words(world: World) -> None:
         await world.client.draft(replace(WANTED, model="gpt-9"))
     assert refusal.value.code == "UNKNOWN_MODEL"
     assert world.waits.slept_s == []
+
+
+async def test_draft__amount_too_low__is_refused_unless_forced(world: World) -> None:
+    with pytest.raises(Refused, match=r"The maximum reward is 5 wei.*--force"):
+        await world.client.draft(replace(WANTED, max_reward_wei=5))
+    assert (await world.client.draft(replace(WANTED, max_reward_wei=5, force=True))).request.max_reward_wei == 5
 
 
 async def test_draft__dearer_than_allowed__is_not_signed(world: World) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.api.chain_facts import ChainFacts
@@ -28,6 +27,8 @@ SENDING_MARGIN_S = 5
 BYTES_PER_TOKEN = 5
 # The base fee may rise until settlement; what is left of the budget comes back, but for the relayer's saving share.
 GAS_HEADROOM_PERCENT = 150
+# The least that a budget should have of what is charged now: two full blocks raise the base fee by a quarter.
+GAS_MARGIN_PERCENT = 125
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Draft:
     request_id: Hash32
     payload: bytes
     call: Call
+    obstacles: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
@@ -90,9 +92,10 @@ class Drafter:
         id_ = request_id(request, self._context.chain.chain_id, self._context.chain.market)
         data = request_inference_data(request, payload if wanted.public else b"")
         call = Call(self._context.chain.market, data, request.escrow_wei)
-        warnings = tuple(await self._warnings(request, min(rewards), terms))
+        obstacles = tuple(await self._obstacles(request, min(rewards), terms))
+        warnings = (*obstacles, *self._warnings(request))
         await self._context.store.put_payload(payload, self._context.clock.now_ms())
-        return Draft(request, id_, payload, call, warnings)
+        return Draft(request, id_, payload, call, obstacles, warnings)
 
     def _deadline_s(self, wanted: DraftRequest, terms: MarketTerms) -> int:
         now_s = self._context.clock.now_ms() // 1000
@@ -142,25 +145,30 @@ class Drafter:
     def _priority_fee_wei(self, lane: Lane) -> int:
         return self._context.policy.realtime_fee_floor_wei if lane is Lane.REALTIME else 0
 
-    async def _warnings(self, request: Request, cheapest_wei: int, terms: MarketTerms) -> Iterable[str]:
-        policy = self._context.policy
-        warnings = []
+    async def _obstacles(self, request: Request, cheapest_wei: int, terms: MarketTerms) -> list[str]:
+        """What keeps every node from it at today's prices."""
+        obstacles = []
         if request.max_reward_wei < cheapest_wei:
-            warnings.append(
+            obstacles.append(
                 f"The maximum reward is {request.max_reward_wei} wei, and the cheapest node asks for {cheapest_wei}."
             )
-        size = policy.expected_batch_size if request.batchable else 1
+        size = self._context.policy.expected_batch_size if request.batchable else 1
         charge_wei = charged_gas(terms, size, 0) * charged_gas_price_wei(terms, await self._facts.gas_quote())
-        if request.gas_budget_wei < charge_wei:
-            warnings.append(
-                f"The gas budget is {request.gas_budget_wei} wei, and settlement would charge {charge_wei} now."
+        least_wei = charge_wei * GAS_MARGIN_PERCENT // 100
+        if request.gas_budget_wei < least_wei:
+            obstacles.append(
+                f"The gas budget is {request.gas_budget_wei} wei; settlement would charge {charge_wei} now, and "
+                f"{least_wei} is the least that allows for dearer gas."
             )
-        if request.lane is Lane.REALTIME and request.priority_fee_wei < policy.realtime_fee_floor_wei:
-            warnings.append(
-                f"The realtime lane needs a priority fee of {policy.realtime_fee_floor_wei} wei; with less the "
-                "request waits in the bulk lane."
-            )
-        return warnings
+        return obstacles
+
+    def _warnings(self, request: Request) -> list[str]:
+        floor_wei = self._context.policy.realtime_fee_floor_wei
+        if request.lane is not Lane.REALTIME or request.priority_fee_wei >= floor_wei:
+            return []
+        return [
+            f"The realtime lane needs a priority fee of {floor_wei} wei; with less the request waits in the bulk lane."
+        ]
 
 
 def _amount(wanted: str, automatic: int) -> int:

@@ -252,7 +252,12 @@ class DraftView(Resource):
     payload: HexText = Field(description="The prompt's bytes as hashed, envelope included: check them before signing.")
     escrow_wei: WeiText = Field(description="The most that it can cost; what is not paid comes back as credit.")
     transaction: TransactionView
-    warnings: list[str] = Field(description="What may keep it from being answered, one sentence each.")
+    obstacles: list[str] = Field(
+        description="What keeps every node from it at today's prices, one sentence each: do not send it as it is."
+    )
+    warnings: list[str] = Field(
+        description="The obstacles, and what else may keep it from being answered, one sentence each."
+    )
 
 
 class PayloadView(Resource):

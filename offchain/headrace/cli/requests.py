@@ -52,6 +52,7 @@ def new_request(
     priority_fee: Annotated[str | None, typer.Option(help="For being served sooner.")] = None,
     max_escrow: Annotated[str | None, typer.Option(help="Refuse to escrow more than this.")] = None,
     public: Annotated[bool, typer.Option("--public", help="Publish prompt and answer on-chain, for ever.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Post it even if no node takes it at this price.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Follow it and show the answer.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -69,6 +70,7 @@ def new_request(
         priority_fee_wei=wei(priority_fee, "--priority-fee"),
         max_escrow_wei=wei(max_escrow, "--max-escrow"),
         public=public,
+        force=force,
     )
     wanted = _with_chat(wanted, chat) if chat else wanted
     outcome = asyncio.run(_new(session_of(context), wanted, wait=wait, as_json=as_json))

@@ -146,6 +146,7 @@ class HeadraceClient:
         Raises:
             ApiRefused: the relayer refuses it; the message says what to do.
             Untrue: the draft is something else.
+            Refused: at today's prices no node would take it.
         """
         network = await self.network()
         body = await self._calls.json("POST", "/v1/requests/draft", body=wanted.body(self.account))

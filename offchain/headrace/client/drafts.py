@@ -9,7 +9,7 @@ from typing import Any
 from headrace.client.errors import Untrue
 from headrace.core.calls import request_inference_data
 from headrace.core.envelope import content_of, hash_payload
-from headrace.core.errors import InvalidInput
+from headrace.core.errors import InvalidInput, Refused
 from headrace.core.prompts import prompt_content
 from headrace.core.requests import PackedRequest, request_id, unpack
 from headrace.core.types import ZERO_ADDRESS, Address, Hash32, Lane, Mode, Request
@@ -18,7 +18,10 @@ from headrace.ports import Call
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked for. None of an amount leaves it to the relayer's draft, within `max_escrow_wei`."""
+    """What is asked for. None of an amount leaves it to the relayer's draft, within `max_escrow_wei`.
+
+    `force` takes a draft that no node would take at today's prices.
+    """
 
     model: str
     prompt: str | None = None
@@ -36,6 +39,7 @@ class Wanted:
     priority_fee_wei: int | None = None
     max_escrow_wei: int | None = None
     public: bool = False
+    force: bool = False
 
     def body(self, requester: Address) -> dict[str, Any]:
         """As the API takes it."""
@@ -94,6 +98,7 @@ def checked_draft(
 
     Raises:
         Untrue: it says something else; the message names the field.
+        Refused: it would wait in vain, since an amount is too low.
     """
     try:
         request = unpack(packed_of(body["request"]))
@@ -129,6 +134,12 @@ def checked_draft(
         raise Untrue(
             f"the request would escrow {request.escrow_wei} wei, more than the {wanted.max_escrow_wei} that it may: "
             "raise --max-escrow, or lower --max-tokens"
+        )
+    obstacles = [str(each) for each in body.get("obstacles", ())]
+    if obstacles and not wanted.force:
+        raise Refused(
+            f"{' '.join(obstacles)} Nothing was sent, since it would wait in vain: raise --max-reward or --gas-budget, "
+            "or send it all the same with --force"
         )
     call = Call(network.market, request_inference_data(request, payload if wanted.public else b""), request.escrow_wei)
     id_ = request_id(request, network.chain_id, network.market)

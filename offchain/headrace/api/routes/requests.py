@@ -49,6 +49,7 @@ async def draft_request(wanted: schemas.DraftRequest, context: Context, facts: F
         payload="0x" + draft.payload.hex(),
         escrow_wei=str(draft.request.escrow_wei),
         transaction=transaction_view(draft.call, context.chain.chain_id),
+        obstacles=list(draft.obstacles),
         warnings=list(draft.warnings),
     )
 
