@@ -6,7 +6,7 @@ that is missing is unknown, never failed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -537,16 +537,17 @@ class Store(Protocol):
         ...
 
     # Payloads and results (the aggregator)
-    async def put_payload(self, payload: bytes, at_ms: int) -> Hash32:
-        """Keep bytes under their hash."""
+    async def put_prompt(self, payload: bytes, holder: Address, at_ms: int) -> Hash32:
+        """Keep a prompt under its hash, as handed in for an account: hashes are public, so a request that names one
+        says nothing about who may have the bytes."""
         ...
 
     async def payload(self, payload_hash: Hash32) -> bytes | None:
         """The bytes under a hash."""
         ...
 
-    async def present_payloads(self, payload_hashes: Sequence[Hash32]) -> set[Hash32]:
-        """Which of these are in the store."""
+    async def held_prompts(self, prompts: Collection[tuple[Hash32, Address]]) -> set[tuple[Hash32, Address]]:
+        """Which of these prompts were handed in for their account, or are public."""
         ...
 
     async def add_result(self, result: StoredResult, payload: bytes, at_ms: int, detail: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from headrace.adapters.sql.store import SqlStore
 from headrace.adapters.sql.tables import metadata
 from headrace.core.errors import ConfigurationError, InvalidInput
 from tests.adapters.steps import NOW_MS, follow, post
-from tests.fakes import RELAYER, FakeChain, FakeClock
+from tests.fakes import RELAYER, REQUESTER, FakeChain, FakeClock
 
 
 def url_of(folder: Path) -> str:
@@ -109,8 +109,9 @@ async def test_readers__during_a_write__see_the_state_before(tmp_path: Path) -> 
 async def test_writers__at_once__take_turns(tmp_path: Path, clock: FakeClock) -> None:
     store = await SqlStore.open(url_of(tmp_path), clock)
     try:
-        hashes = await asyncio.gather(*(store.put_payload(bytes([n]), NOW_MS) for n in range(30)))
-        assert await store.present_payloads(hashes) == set(hashes)
+        hashes = await asyncio.gather(*(store.put_prompt(bytes([n]), REQUESTER, NOW_MS) for n in range(30)))
+        held = {(payload_hash, REQUESTER) for payload_hash in hashes}
+        assert await store.held_prompts(held) == held
     finally:
         await store.close()
 

@@ -9,8 +9,8 @@ from headrace.core.envelope import hash_payload
 from headrace.core.errors import IllegalTransition, NotFound
 from headrace.core.lifecycle import Cause, RequestState
 from headrace.ports import Call, StoredAttempt
-from tests.adapters.steps import ANSWER, NOW_MS, assign, batch, deliver, post, signed, stages_of, state_of
-from tests.fakes import MARKET, FakeChain
+from tests.adapters.steps import ANSWER, NOW_MS, assign, batch, deliver, follow, post, signed, stages_of, state_of
+from tests.fakes import MARKET, REQUESTER, FakeChain, make_request
 
 OTHER_NODE = "0x" + "d2" * 20
 
@@ -19,19 +19,28 @@ def attempt_named(number: int) -> StoredAttempt:
     return StoredAttempt(f"0x{number:064x}", bytes([number]), 2**70, 2**65, NOW_MS)
 
 
-async def test_put_payload__twice__is_kept_once_under_its_hash(store: SqlStore) -> None:
-    payload_hash = await store.put_payload(b"prompt", NOW_MS)
-    assert payload_hash == hash_payload(b"prompt")
-    assert await store.put_payload(b"prompt", NOW_MS) == payload_hash
-    assert await store.payload(payload_hash) == b"prompt"
+async def test_put_prompt__twice__is_kept_once_under_its_hash(store: SqlStore) -> None:
+    prompt_hash = await store.put_prompt(b"prompt", REQUESTER, NOW_MS)
+    assert prompt_hash == hash_payload(b"prompt")
+    assert await store.put_prompt(b"prompt", REQUESTER, NOW_MS) == prompt_hash
+    assert await store.payload(prompt_hash) == b"prompt"
     assert await store.payload(hash_payload(b"other")) is None
-    assert await store.present_payloads([payload_hash, hash_payload(b"other"), payload_hash]) == {payload_hash}
 
 
-async def test_present_payloads__more_than_a_statement_takes__are_found(store: SqlStore) -> None:
-    payload_hash = await store.put_payload(b"prompt", NOW_MS)
-    others = [hash_payload(bytes([n % 256, n // 256])) for n in range(1200)]
-    assert await store.present_payloads([*others, payload_hash]) == {payload_hash}
+async def test_held_prompts__are_those_of_their_account_only(store: SqlStore) -> None:
+    mine = (await store.put_prompt(b"prompt", REQUESTER, NOW_MS), REQUESTER)
+    others = {(hash_payload(bytes([n % 256, n // 256])), REQUESTER) for n in range(1200)}
+    assert await store.held_prompts({mine, (mine[0], OTHER_NODE), *others}) == {mine}
+    await store.put_prompt(b"prompt", OTHER_NODE, NOW_MS)
+    assert await store.held_prompts({mine, (mine[0], OTHER_NODE)}) == {mine, (mine[0], OTHER_NODE)}
+
+
+async def test_held_prompts__in_a_block__are_everybodys(store: SqlStore, chain: FakeChain) -> None:
+    prompt = b"public"
+    request = make_request(prompt_hash=hash_payload(prompt), prompt_bytes=len(prompt))
+    chain.mine(chain.requested(request, prompt))
+    await follow(store, chain)
+    assert await store.held_prompts({(request.prompt_hash, OTHER_NODE)}) == {(request.prompt_hash, OTHER_NODE)}
 
 
 async def test_add_result__first_stays(store: SqlStore, chain: FakeChain) -> None:

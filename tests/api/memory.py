@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from headrace.core.envelope import hash_payload
@@ -33,6 +33,7 @@ class MemoryStore:
         self.all_assignments: defaultdict[Hash32, list[StoredAssignment]] = defaultdict(list)
         self.results: dict[Hash32, StoredResult] = {}
         self.payloads: dict[Hash32, bytes] = {}
+        self.holders: set[tuple[Hash32, Address]] = set()
         self.all_rounds: dict[int, StoredRound] = {}
         self.all_cycles: defaultdict[int, list[StoredCycle]] = defaultdict(list)
         self.all_leaves: defaultdict[int, list[Decision]] = defaultdict(list)
@@ -85,9 +86,13 @@ class MemoryStore:
     async def result(self, request_id: Hash32) -> StoredResult | None:
         return self.results.get(request_id)
 
-    async def put_payload(self, payload: bytes, at_ms: int) -> Hash32:
+    async def put_prompt(self, payload: bytes, holder: Address, at_ms: int) -> Hash32:
         self.payloads[hash_payload(payload)] = payload
+        self.holders.add((hash_payload(payload), holder))
         return hash_payload(payload)
+
+    async def held_prompts(self, prompts: Collection[tuple[Hash32, Address]]) -> set[tuple[Hash32, Address]]:
+        return set(prompts) & self.holders
 
     async def payload(self, payload_hash: Hash32) -> bytes | None:
         return self.payloads.get(payload_hash)

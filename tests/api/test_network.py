@@ -111,7 +111,9 @@ async def test_body_too_large__declared_or_not__is_refused(relayer: Relayer) -> 
 
     declared = await relayer.client.post("/v1/requests/draft", content=b"x" * (1024 * 1024 + 1))
     assert error_of(declared, 413)["code"] == "PAYLOAD_TOO_LARGE"
-    streamed = await relayer.client.put("/v1/payloads/0x" + "00" * 32, content=endless())
+    streamed = await relayer.client.put(
+        "/v1/payloads/0x" + "00" * 32, params={"requester": RELAYER_SIGNER.address}, content=endless()
+    )
     assert error_of(streamed, 413)["code"] == "PAYLOAD_TOO_LARGE"
 
 

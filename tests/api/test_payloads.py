@@ -16,12 +16,15 @@ PROMPT = seal(b"Why is the sky blue?", bytes(16))
 ANSWER = seal(b"Because of Rayleigh scattering.", bytes(range(16)))
 
 
+FOR = {"requester": REQUESTER_SIGNER.address}
+
+
 def path(payload: bytes) -> str:
     return f"/v1/payloads/{hash_payload(payload)}"
 
 
 async def request_with_prompt(relayer: Relayer, **changes: Any) -> StoredRequest:
-    await relayer.store.put_payload(PROMPT, 0)
+    await relayer.store.put_prompt(PROMPT, REQUESTER_SIGNER.address, 0)
     request = make_request(
         requester=REQUESTER_SIGNER.address, relayer=RELAYER_SIGNER.address, prompt_hash=hash_payload(PROMPT)
     )
@@ -34,7 +37,7 @@ async def read(relayer: Relayer, payload: bytes, signer: FakeSigner, **sign_in: 
 
 async def test_put_payload__right_hash__is_stored_and_may_be_repeated(relayer: Relayer) -> None:
     for _ in range(2):
-        response = await relayer.client.put(path(PROMPT), content=PROMPT)
+        response = await relayer.client.put(path(PROMPT), params=FOR, content=PROMPT)
         assert response.status_code == 201
         assert response.json() == {"payload_hash": hash_payload(PROMPT), "payload_bytes": len(PROMPT)}
     assert relayer.store.payloads == {hash_payload(PROMPT): PROMPT}
@@ -51,7 +54,7 @@ async def test_put_payload__right_hash__is_stored_and_may_be_repeated(relayer: R
     ],
 )
 async def test_put_payload__wrong__is_refused(relayer: Relayer, where: str, payload: bytes, status: int) -> None:
-    error_of(await relayer.client.put(where, content=payload), status)
+    error_of(await relayer.client.put(where, params=FOR, content=payload), status)
     assert relayer.store.payloads == {}
 
 
@@ -63,6 +66,31 @@ async def test_get_payload__prompt__is_for_requester_and_assigned_node(relayer: 
     response = await read(relayer, PROMPT, NODE_SIGNER)
     assert response.content == PROMPT
     assert response.headers["Cache-Control"] == "no-store"
+
+
+async def test_put_payload__nobody_named__is_refused(relayer: Relayer) -> None:
+    error_of(await relayer.client.put(path(PROMPT), content=PROMPT), 400)
+
+
+async def test_get_payload__request_that_only_names_a_strangers_prompt__gets_nothing(relayer: Relayer) -> None:
+    await request_with_prompt(relayer)
+    thief = make_request(
+        requester=STRANGER_SIGNER.address, relayer=RELAYER_SIGNER.address, prompt_hash=hash_payload(PROMPT)
+    )
+    relayer.add_request(thief)
+    error_of(await read(relayer, PROMPT, STRANGER_SIGNER), 403)
+
+
+async def test_get_payload__answer_named_as_a_prompt__gets_nothing(relayer: Relayer) -> None:
+    stored = await request_with_prompt(relayer, state=RequestState.SIGNED)
+    result = await relayer.answer(stored, ANSWER)
+    thief = make_request(
+        requester=STRANGER_SIGNER.address, relayer=RELAYER_SIGNER.address, prompt_hash=result.result.result_hash
+    )
+    relayer.add_request(thief)
+    error_of(await read(relayer, ANSWER, STRANGER_SIGNER), 403)
+    relayer.settle(stored, result.result.result_hash)
+    error_of(await read(relayer, ANSWER, STRANGER_SIGNER), 403)
 
 
 async def test_get_payload__answer__waits_for_its_settlement(relayer: Relayer) -> None:

@@ -25,7 +25,17 @@ from headrace.services.reaper import Reaper
 from headrace.services.scheduler import Scheduler, SchedulerSettings
 from headrace.services.sender import Sender
 from headrace.services.settler import Settler
-from tests.fakes import MARKET, MODEL_ID, SCHEDULE_LOG, FakeChain, FakeClock, FakeMetrics, FakeSigner, make_request
+from tests.fakes import (
+    MARKET,
+    MODEL_ID,
+    REQUESTER,
+    SCHEDULE_LOG,
+    FakeChain,
+    FakeClock,
+    FakeMetrics,
+    FakeSigner,
+    make_request,
+)
 
 PROMPT = seal(b"Why is the sky blue?", bytes(16))
 PRICE = Price(per_prompt_kib_wei=10**12, per_thousand_tokens_wei=10**13)
@@ -138,7 +148,8 @@ class World:
     async def post(self, *requests: Request, prompt: bytes | None = PROMPT) -> list[Hash32]:
         """Hand in the prompt, mine the requests and index them."""
         if prompt is not None:
-            await self.store.put_payload(prompt, self.clock.now_ms())
+            for requester in {REQUESTER, *(request.requester for request in requests)}:
+                await self.store.put_prompt(prompt, requester, self.clock.now_ms())
         self.chain.mine(*[self.chain.requested(request) for request in requests])
         await self.index()
         return [self.chain.id_of(request) for request in requests]

@@ -94,7 +94,7 @@ class Drafter:
         call = Call(self._context.chain.market, data, request.escrow_wei)
         obstacles = tuple(await self._obstacles(request, min(rewards), terms))
         warnings = (*obstacles, *self._warnings(request))
-        await self._context.store.put_payload(payload, self._context.clock.now_ms())
+        await self._context.store.put_prompt(payload, request.requester, self._context.clock.now_ms())
         return Draft(request, id_, payload, call, obstacles, warnings)
 
     def _deadline_s(self, wanted: DraftRequest, terms: MarketTerms) -> int:

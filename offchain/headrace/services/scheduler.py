@@ -26,7 +26,7 @@ from headrace.core.scheduling import (
 )
 from headrace.core.snapshot import encode_snapshot, policy_hash, to_json
 from headrace.core.tasks import LinkedNode
-from headrace.core.types import Assignment, Decision, DecisionKind, Hash32, MarketTerms
+from headrace.core.types import Address, Assignment, Decision, DecisionKind, Hash32, MarketTerms
 from headrace.ports import (
     Chain,
     Clock,
@@ -253,11 +253,11 @@ class Scheduler:
         )
 
     async def _waiting_requests(self, waiting: Sequence[StoredRequest]) -> tuple[WaitingRequest, ...]:
-        present = await self._store.present_payloads([stored.request.prompt_hash for stored in waiting])
+        held = await self._store.held_prompts({_prompt_of(stored) for stored in waiting})
         views = []
         for stored in waiting:
             tried = await self._store.assignments(stored.request_id)
-            views.append(self._waiting_request(stored, tried, stored.request.prompt_hash in present))
+            views.append(self._waiting_request(stored, tried, _prompt_of(stored) in held))
         return tuple(sorted(views, key=lambda view: view.request_id))
 
     def _waiting_request(
@@ -332,6 +332,10 @@ def _required_memory_mb(model: ModelFacts | None, prompt_bytes: int, max_output_
         return 0
     tokens = prompt_bytes // BYTES_PER_TOKEN + max_output_tokens
     return model.memory_mb + -(-tokens * model.memory_per_token_bytes // 2**20)
+
+
+def _prompt_of(stored: StoredRequest) -> tuple[Hash32, Address]:
+    return stored.request.prompt_hash, stored.request.requester
 
 
 def _is_given_up(last: Decision | None) -> bool:

@@ -17,7 +17,7 @@ from headrace.adapters.sql.database import chunks
 from headrace.adapters.sql.intents import reopen_above, reopen_unseen
 from headrace.adapters.sql.life import REQUEST_EVENTS, fold, reconcile
 from headrace.adapters.sql.part import StorePart
-from headrace.adapters.sql.payloads import keep_payloads
+from headrace.adapters.sql.payloads import keep_holders, keep_payloads
 from headrace.adapters.sql.rows import block_of, event_of, json_of_record, record_of_event
 from headrace.adapters.sql.tables import blocks as block_table
 from headrace.adapters.sql.tables import events as event_table
@@ -167,6 +167,8 @@ async def _apply_to_requests(
         if event.name == "InferenceRequested" and event.args["prompt"] != "0x"
     }
     await keep_payloads(connection, prompts, book.at_ms)
+    # What stands in a block is no secret of whoever put it there.
+    await keep_holders(connection, {(prompt_hash, ZERO_ADDRESS) for prompt_hash in prompts})
 
 
 async def _apply_to_rounds(connection: AsyncConnection, fresh: Iterable[ChainEvent], relayer: Address) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -10,19 +10,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace.adapters.sql.database import chunks
 from headrace.adapters.sql.part import StorePart
 from headrace.adapters.sql.rows import request_of
-from headrace.adapters.sql.tables import payloads, requests, results
+from headrace.adapters.sql.tables import payloads, prompt_holders, requests, results
 from headrace.core.envelope import hash_payload
-from headrace.core.types import Hash32
+from headrace.core.types import ZERO_ADDRESS, Address, Hash32
 from headrace.ports import StoredRequest
 
 
 class PayloadStore(StorePart):
     """Bytes that requests and results name by their hashes."""
 
-    async def put_payload(self, payload: bytes, at_ms: int) -> Hash32:
+    async def put_prompt(self, payload: bytes, holder: Address, at_ms: int) -> Hash32:
         payload_hash = hash_payload(payload)
         async with self._database.write() as connection:
             await keep_payloads(connection, {payload_hash: payload}, at_ms)
+            await keep_holders(connection, {(payload_hash, holder)})
         return payload_hash
 
     async def payload(self, payload_hash: Hash32) -> bytes | None:
@@ -31,9 +32,10 @@ class PayloadStore(StorePart):
             content: bytes | None = (await connection.execute(query)).scalar()
         return content
 
-    async def present_payloads(self, payload_hashes: Sequence[Hash32]) -> set[Hash32]:
+    async def held_prompts(self, prompts: Collection[tuple[Hash32, Address]]) -> set[tuple[Hash32, Address]]:
         async with self._database.read() as connection:
-            return await _present(connection, list(dict.fromkeys(payload_hashes)))
+            held = await _held(connection, {payload_hash for payload_hash, _ in prompts})
+        return {(hash_, account) for hash_, account in prompts if {(hash_, account), (hash_, ZERO_ADDRESS)} & held}
 
     async def requests_of_payload(self, payload_hash: Hash32) -> list[StoredRequest]:
         answered = select(results.c.request_id).where(results.c.payload_hash == payload_hash)
@@ -56,6 +58,22 @@ async def keep_payloads(connection: AsyncConnection, contents: Mapping[Hash32, b
     ]
     if rows:
         await connection.execute(insert(payloads), rows)
+
+
+async def keep_holders(connection: AsyncConnection, holders: Collection[tuple[Hash32, Address]]) -> None:
+    """Note who handed a prompt in; the zero address stands for everybody."""
+    held = await _held(connection, {payload_hash for payload_hash, _ in holders})
+    if new := [{"payload_hash": hash_, "account": account} for hash_, account in sorted(set(holders) - held)]:
+        await connection.execute(insert(prompt_holders), new)
+
+
+async def _held(connection: AsyncConnection, payload_hashes: Collection[Hash32]) -> set[tuple[Hash32, Address]]:
+    found: set[tuple[Hash32, Address]] = set()
+    for chunk in chunks(sorted(payload_hashes)):
+        query = select(prompt_holders.c.payload_hash, prompt_holders.c.account)
+        rows = await connection.execute(query.where(prompt_holders.c.payload_hash.in_(chunk)))
+        found.update((row.payload_hash, row.account) for row in rows)
+    return found
 
 
 async def _present(connection: AsyncConnection, payload_hashes: Sequence[Hash32]) -> set[Hash32]:

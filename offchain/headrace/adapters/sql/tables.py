@@ -253,6 +253,13 @@ payloads = Table(
     _number("stored_at_ms"),
 )
 
+prompt_holders = Table(
+    "prompt_holders",
+    metadata,
+    _hash("payload_hash", primary_key=True),
+    _address("account", primary_key=True),
+)
+
 results = Table(
     "results",
     metadata,

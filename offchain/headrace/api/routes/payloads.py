@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
 
 from headrace.api import schemas
 from headrace.api.auth import Caller
 from headrace.api.context import ApiContext
-from headrace.api.dependencies import Context, HashPath
+from headrace.api.dependencies import AddressText, Context, HashPath
 from headrace.api.errors import NotSettled, PayloadTooLarge
 from headrace.core.envelope import content_of, hash_payload
 from headrace.core.errors import InvalidInput, NotAllowed, NotFound
@@ -26,8 +29,16 @@ _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "b
     status_code=201,
     openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
 )
-async def put_payload(payload_hash: HashPath, request: Request, context: Context) -> schemas.PayloadView:
-    """Store the bytes of a prompt before the request that names their hash is sent. Safe to repeat."""
+async def put_payload(
+    payload_hash: HashPath,
+    requester: Annotated[AddressText, Query(description="Whose requests the prompt is for.")],
+    request: Request,
+    context: Context,
+) -> schemas.PayloadView:
+    """Store the bytes of a prompt before the request that names their hash is sent. Safe to repeat.
+
+    The prompt counts for requests of that account only: others that name its hash never get it.
+    """
     most = context.limits.payload_bytes
     payload = bytearray()
     async for chunk in request.stream():
@@ -38,7 +49,7 @@ async def put_payload(payload_hash: HashPath, request: Request, context: Context
     got = hash_payload(bytes(payload))
     if got != payload_hash:
         raise InvalidInput(f"the bytes have the hash {got}, not {payload_hash}")
-    await context.store.put_payload(bytes(payload), context.clock.now_ms())
+    await context.store.put_prompt(bytes(payload), requester, context.clock.now_ms())
     return schemas.PayloadView(payload_hash=payload_hash, payload_bytes=len(payload))
 
 
@@ -51,19 +62,40 @@ async def put_payload(payload_hash: HashPath, request: Request, context: Context
 async def get_payload(payload_hash: HashPath, context: Context, caller: Caller) -> Response:
     """The bytes of a prompt, or of an answer once its settlement is included, for the requester and its node."""
     requests = await context.store.requests_of_payload(payload_hash)
-    mine = [stored for stored in requests if await _may_read(context, stored, caller)]
+    uses = [use for stored in requests for use in await _uses(context, stored, payload_hash)]
+    mine = [use for use in uses if await _may_read(context, use.stored, caller)]
     if not mine:
         # The same answer whether it exists or not: a hash is no reason to learn who asked what.
         raise NotAllowed(
             f"{caller} is neither requester nor assigned node of a request with the payload {payload_hash}"
         )
-    is_open = any(stored.request.prompt_hash == payload_hash or _is_settled(stored, payload_hash) for stored in mine)
-    if not is_open and not await _is_author(context, mine, payload_hash, caller):
+    if not any(use.is_open or use.author == caller for use in mine):
         raise NotSettled("the answer can be read once its settlement is included")
     payload = await context.store.payload(payload_hash)
     if payload is None:
         raise NotFound(f"the bytes of {payload_hash} were not handed in")
     return Response(payload, media_type="application/octet-stream")
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What a payload is to a request. An answer is open once it is settled; its author, the node, knows it anyway."""
+
+    stored: StoredRequest
+    is_open: bool
+    author: Address | None = None
+
+
+async def _uses(context: ApiContext, stored: StoredRequest, payload_hash: Hash32) -> list[_Use]:
+    """As its prompt, if its requester handed it in; as its answer. Hashes are public, so naming one proves nothing."""
+    uses = []
+    prompt = (payload_hash, stored.request.requester)
+    if stored.request.prompt_hash == payload_hash and await context.store.held_prompts({prompt}):
+        uses.append(_Use(stored, is_open=True))
+    result = await context.store.result(stored.request_id)
+    if result is not None and result.result.result_hash == payload_hash:
+        uses.append(_Use(stored, _is_settled(stored, payload_hash), result.node))
+    return uses
 
 
 async def _may_read(context: ApiContext, stored: StoredRequest, caller: Address) -> bool:
@@ -75,12 +107,3 @@ async def _may_read(context: ApiContext, stored: StoredRequest, caller: Address)
 def _is_settled(stored: StoredRequest, payload_hash: Hash32) -> bool:
     closed = stored.closed
     return stored.state is RequestState.FULFILLED and closed is not None and closed["resultHash"] == payload_hash
-
-
-async def _is_author(context: ApiContext, mine: list[StoredRequest], payload_hash: Hash32, caller: Address) -> bool:
-    """A node may always read what it answered itself."""
-    for stored in mine:
-        result = await context.store.result(stored.request_id)
-        if result is not None and result.node == caller and result.result.result_hash == payload_hash:
-            return True
-    return False
