@@ -90,6 +90,29 @@ async def test_step__dropped_transaction__is_sent_again_byte_for_byte() -> None:
         assert await world.state(id_) == "fulfilled"
 
 
+async def test_step__nonces_taken_by_another_transaction_of_the_key__are_drafted_anew() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        (id_,) = await world.serve(world.request())
+        await world.settler.step()
+        world.chain.drop_pool()
+        for intent in await world.store.open_intents():
+            foreign = {"type": 2, "chainId": world.chain.chain_id, "nonce": intent.nonce, "to": world.signer.address}
+            foreign |= {"value": 1, "gas": 21_000, "maxFeePerGas": 10**10, "maxPriorityFeePerGas": 10**9, "data": b""}
+            await world.chain.send_raw(world.signer.sign_transaction(foreign)[0])
+        world.chain.mine()
+        await world.settler.step()
+        assert await world.state(id_) == "settling", "a receipt may only be late"
+        for _ in range(3):
+            world.chain.mine()
+        await world.settler.step()
+        assert world.metrics.counts[("headrace_transactions_total", "kind=submit_results", "outcome=dropped")] == 1
+        await world.index()
+        for _ in range(2):
+            await world.settle()
+        assert await world.state(id_) == "fulfilled"
+        assert await world.store.open_intents() == []
+
+
 async def test_step__unfunded_relayer__keeps_the_intent_and_goes_on_later() -> None:
     async with a_world(batching=AT_ONCE) as world:
         (id_,) = await world.serve(world.request())

@@ -25,6 +25,7 @@ class SenderSettings:
     gas_margin_bps: int = 12_500
     gas_headroom: int = 20_000
     rebroadcast_ms: int = 4_000
+    give_up_blocks: int = 3  # after which a nonce that another transaction took is believed to be gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Sender:
         self._guard = guard
         self._settings = settings or SenderSettings()
         self._sent_at_ms: dict[int, int] = {}
+        self._passed_since: dict[int, int] = {}  # intent → block in which the chain was first seen beyond its nonce
         # Nonces are given and first broadcast in one order; settler and reaper share this key.
         self._lock = asyncio.Lock()
 
@@ -99,10 +101,32 @@ class Sender:
                 receipt = await self._receipt(intent)
                 if receipt is not None:
                     await self._end(intent, receipt)
+                elif await self._is_passed_over(intent):
+                    await self._drop(intent)
                 else:
                     still_open.append(intent)
                     await self._push(intent)
             return still_open
+
+    async def _is_passed_over(self, intent: StoredIntent) -> bool:
+        """Whether a transaction that is not ours has had the nonce for some blocks, so that no attempt can count.
+
+        A node may tell its new count before it tells the receipt, and a reorg may take the other transaction away.
+        """
+        if await self._chain.transaction_count(self._signer.address) <= intent.nonce:
+            self._passed_since.pop(intent.intent_id, None)
+            return False
+        head = (await self._chain.head()).number
+        since = self._passed_since.setdefault(intent.intent_id, head)
+        return head - since >= self._settings.give_up_blocks and await self._receipt(intent) is None
+
+    async def _drop(self, intent: StoredIntent) -> None:
+        """End an intent whose nonce somebody else used. What it was for is drafted anew, which pays nothing twice."""
+        await self._store.end_intent(intent.intent_id, "dropped", 0, {"cause": "nonce taken"})
+        self._sent_at_ms.pop(intent.intent_id, None)
+        self._passed_since.pop(intent.intent_id, None)
+        self._metrics.count("headrace_transactions_total", kind=intent.kind, outcome="dropped")
+        log.error("nonce_taken", kind=intent.kind, nonce=intent.nonce, hint="nothing else may use the relayer's key")
 
     async def _send_first(self, intent: StoredIntent, quote: GasQuote) -> None:
         if intent.attempts:
