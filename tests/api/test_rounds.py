@@ -64,6 +64,11 @@ async def test_get_round__unknown_or_malformed__is_refused(relayer: Relayer, pat
     error_of(await relayer.client.get(f"/v1/rounds/{path}"), status)
 
 
+@pytest.mark.parametrize("path", ["/v1/rounds?before=", "/v1/requests?before_block="])
+async def test_lists__number_beyond_the_store__is_400(relayer: Relayer, path: str) -> None:
+    error_of(await relayer.client.get(f"{path}{1 << 63}"), 400)
+
+
 async def test_list_decisions__of_one_request__come_with_proofs_that_hold(
     relayer: Relayer, round_: StoredRound
 ) -> None:

@@ -203,6 +203,8 @@ def test_chat_file__of_another_form__is_one_sentence(desk: Desk, tmp_path: Path)
         ("{}", "no list of messages"),
         ('{"messages": [], "tools": []}', "tools"),
         ('{"messages": [1]}', "message that is not"),
+        ('{"messages": [{"role": "user", "content": "x"}], "stop": {"a": 1}}', "neither a text nor a list"),
+        ('{"messages": [{"role": "user", "content": "x"}], "seed": true}', "seed that is not a number"),
     ):
         file.write_text(text, encoding="utf-8")
         assert words in desk.refusal("request", "new", "--chat", str(file))

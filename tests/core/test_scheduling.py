@@ -459,10 +459,23 @@ def test_lanes__realtime_below_the_fee_floor__waits_as_bulk() -> None:
 
 
 def test_lanes__default_capacities__are_200_and_1000() -> None:
-    inputs = lanes(201, 1001, nodes=0)
+    inputs = lanes(201, 1001, nodes=1)
     full = [request_id for request_id, reason in reasons(inputs).items() if reason is Reason.LANE_FULL]
     # The realtime request of the lowest rank comes last, when bulk is full, too.
     assert full == [hash_number(2000), hash_number(201)]
+
+
+@pytest.mark.parametrize(
+    "useless",
+    [{"prompt_available": False}, {"gas_budget_wei": 0}, {"max_reward_wei": 0}, {"assignments": 3}],
+    ids=["prompt withheld", "no gas budget", "no reward", "tried enough"],
+)
+def test_lanes__requests_that_nobody_could_serve__take_no_place(useless: dict[str, Any]) -> None:
+    spam = [waiting(i, priority_fee_wei=10**17, **useless) for i in range(2, 9)]
+    inputs = cycle([waiting(1), *spam], [node(1)], policy=Policy(realtime_capacity=2, bulk_capacity=2))
+    got = reasons(inputs)
+    assert got[hash_number(1)] is Reason.LOWEST_COST
+    assert Reason.LANE_FULL not in got.values()
 
 
 def test_too_late__comes_first_and_takes_no_place_in_a_lane() -> None:

@@ -62,7 +62,7 @@ def test_audit__all_recorded_rounds__hold(stack: Stack) -> None:
 
 
 def test_cancel__waiting_request__is_refunded_at_once(stack: Stack) -> None:
-    posted = stack.headrace("request", "new", "Tell me a long story.", "--max-reward", "1wei", "--json")
+    posted = stack.headrace("request", "new", "Tell me a long story.", "--max-reward", "1wei", "--force", "--json")
     assert posted.returncode == 0, posted.stderr
     request_id = json.loads(posted.stdout)["request_id"]
     stack.until(lambda: (stack.get(f"/v1/requests/{request_id}") or {}).get("state") == "eligible")

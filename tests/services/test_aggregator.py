@@ -82,6 +82,15 @@ async def test_delivered__not_as_assigned__is_refused(spoil: object, message: st
         assert await world.state(id_) == "computing"
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe"])
+async def test_delivered__no_text_in_the_envelope__is_refused(content: bytes) -> None:
+    async with a_world() as world:
+        id_, node = await _computing(world)
+        with pytest.raises(InvalidInput, match="UTF-8 text, and not empty"):
+            await world.aggregator.delivered(node.deliver(node.tasks[0], content))
+        assert await world.state(id_) == "computing"
+
+
 async def test_delivered__signed_by_another_key__is_refused() -> None:
     async with a_world() as world:
         _, node = await _computing(world)

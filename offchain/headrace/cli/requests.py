@@ -244,12 +244,17 @@ def _with_chat(wanted: Wanted, path: Path) -> Wanted:
     for message in body["messages"]:
         if not isinstance(message, dict) or not all(isinstance(value, str) for value in message.values()):
             raise InvalidInput(f"the chat file {path} has a message that is not {{'role': …, 'content': …}}")
-    stop = body.get("stop")
+    stop = [body["stop"]] if isinstance(body.get("stop"), str) else body.get("stop") or []
+    if not isinstance(stop, list) or not all(isinstance(each, str) for each in stop):
+        raise InvalidInput(f"the chat file {path} has a stop that is neither a text nor a list of texts")
+    for name in ("temperature", "top_p", "seed"):
+        if isinstance(body.get(name), bool) or not isinstance(body.get(name), int | float | None):
+            raise InvalidInput(f"the chat file {path} has a {name} that is not a number")
     return replace(
         wanted,
         messages=tuple(body["messages"]),
         temperature=body.get("temperature") if wanted.temperature is None else wanted.temperature,
         top_p=body.get("top_p"),
         seed=body.get("seed") if wanted.seed is None else wanted.seed,
-        stop=((stop,) if isinstance(stop, str) else tuple(stop)) if stop else None,
+        stop=tuple(stop) or None,
     )

@@ -36,8 +36,8 @@ def prompt_content(
             content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError as exc:
         raise InvalidInput("the prompt holds characters that UTF-8 does not have") from exc
-    if not content or content[:1] == b"\x01":
-        raise InvalidInput("a prompt must not be empty or begin with the character U+0001")
+    if not content.strip() or content[:1] == b"\x01":
+        raise InvalidInput("a prompt must not be empty or blank, or begin with the character U+0001")
     return content
 
 

@@ -224,18 +224,32 @@ class _Cycle:
         return True
 
     def _working_set(self, waiting: Iterable[WaitingRequest]) -> tuple[deque[WaitingRequest], deque[WaitingRequest]]:
-        """The best of each lane, as many as it holds; what does not fit stays in the durable backlog."""
+        """The best of each lane, as many as it holds; what does not fit stays in the durable backlog.
+
+        What no node could take, however free, is looked at in its turn but takes no place: a thousand requests that
+        pay nothing would keep all others out.
+        """
         policy = self._inputs.policy
         realtime: deque[WaitingRequest] = deque()
         bulk: deque[WaitingRequest] = deque()
+        realtime_left, bulk_left = policy.realtime_capacity, policy.bulk_capacity
         for request in waiting:
-            if self._is_realtime(request) and len(realtime) < policy.realtime_capacity:
+            place = int(self._could_be_served(request))
+            if self._is_realtime(request) and realtime_left >= place:
                 realtime.append(request)
-            elif len(bulk) < policy.bulk_capacity:
+                realtime_left -= place
+            elif bulk_left >= place:
                 bulk.append(request)
+                bulk_left -= place
             else:
                 self._skip(request, Reason.LANE_FULL)
         return realtime, bulk
+
+    def _could_be_served(self, request: WaitingRequest) -> bool:
+        if self._refusal_of(request) is not Reason.NONE:
+            return False
+        lasting = [excludes for excludes, reason in self._filters() if reason is not Reason.NODES_BUSY]
+        return any(not any(excludes(request, node) for excludes in lasting) for node in self._inputs.nodes)
 
     def _place(self, request: WaitingRequest) -> bool:
         refusal = self._refusal_of(request)

@@ -119,7 +119,10 @@ class Aggregator:
             raise InvalidInput(f"the answer must have 1 to {MAX_RESULT_BYTES} bytes")
         if hash_payload(delivery.payload) != result.result_hash:
             raise InvalidInput("the answer's bytes do not have the hash that was signed")
-        is_bare = content_of(delivery.payload) == delivery.payload
+        content = content_of(delivery.payload)
+        if not content or not _is_text(content):
+            raise InvalidInput("the answer's content must be UTF-8 text, and not empty")
+        is_bare = content == delivery.payload
         if is_bare != stored.request.inline_result:
             raise InvalidInput("an answer goes bare when the requester asked for inline delivery, else in an envelope")
         digest = typed_data.digest(self._domain, typed_data.hash_result(result))
@@ -155,3 +158,11 @@ class Aggregator:
         if first is not None and first.node == delivery.node and first.result != delivery.result:
             log.error("equivocation", node=delivery.node, first=first.result.result_hash)
             raise InvalidInput("another result of this request was signed before; two are an equivocation")
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

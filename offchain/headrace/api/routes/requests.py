@@ -60,7 +60,7 @@ async def list_requests(
     requester: Annotated[AddressText | None, Query()] = None,
     state: Annotated[list[RequestState] | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    before_block: Annotated[int | None, Query(ge=0)] = None,
+    before_block: Annotated[int | None, Query(ge=0, lt=1 << 63)] = None,
 ) -> schemas.RequestList:
     """Requests of this relayer. A page never ends within a block, so it may be a little shorter or longer."""
     states = state or [each for each in RequestState if each is not RequestState.WITHDRAWN]

@@ -29,7 +29,7 @@ class RoundOpen(Refused):
 async def list_rounds(
     context: Context,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    before: Annotated[int | None, Query(ge=1)] = None,
+    before: Annotated[int | None, Query(ge=1, lt=1 << 63)] = None,
 ) -> schemas.RoundList:
     """Rounds of this relayer."""
     found = await context.store.rounds(limit=limit + 1, before=before)
