@@ -52,7 +52,7 @@ def end_leftovers(folder: Path) -> list[str]:
             pid = int(note.read_text(encoding="utf-8"))
             # The system may have given the number to another program since.
             if _is_ours(pid):
-                os.kill(pid, signal.SIGKILL)
+                os.killpg(pid, signal.SIGKILL)  # each is the first of its own group, with what it started
                 ended.append(note.stem)
     return ended
 

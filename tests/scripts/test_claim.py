@@ -36,7 +36,7 @@ def test_claimed__held_by_another_process__names_it(tmp_path: Path) -> None:
 
 def test_end_leftovers__killed_stack__its_processes_are_ended(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import sys; sys.stdin.read()", "headrace"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as left:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as left:
         (tmp_path / "relayer.pid").write_text(str(left.pid))
         assert end_leftovers(tmp_path) == ["relayer"]
         assert left.wait(10) == -9

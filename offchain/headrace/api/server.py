@@ -14,6 +14,8 @@ from fastapi import FastAPI
 from headrace.core.errors import ConfigurationError
 
 DRAIN_S = 10
+# Beyond it callers get 503. Half-open connections must leave file descriptors for the chain and the store.
+MAX_CONNECTIONS = 512
 
 
 class _Server(uvicorn.Server):
@@ -57,7 +59,13 @@ def bind(host: str, port: int, setting: str = "HEADRACE_RELAYER__API_PORT") -> s
 async def serve(app: FastAPI, listener: socket.socket) -> None:
     """Serve until cancelled, then let calls that are running finish."""
     config = uvicorn.Config(
-        app, lifespan="off", log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=DRAIN_S
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=DRAIN_S,
+        limit_concurrency=MAX_CONNECTIONS,
     )
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="api")

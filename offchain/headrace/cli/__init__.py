@@ -245,6 +245,8 @@ def _sentence(exc: BaseException) -> str:
         return sentence(f"{cause}: check {PREFIX}CHAIN__RPC_URL and that the chain's node runs")
     if isinstance(cause, HeadraceError):
         return sentence(str(cause) or type(cause).__name__)
+    if isinstance(cause, OSError) or hasattr(cause, "orig"):  # of a disk, or of a database by way of SQLAlchemy
+        return sentence(f"{getattr(cause, 'orig', cause)}: the disk, or the store on it, cannot be used now")
     return f"Something went wrong in Headrace itself ({type(cause).__name__}): set HEADRACE_DEBUG=1 to see where."
 
 
