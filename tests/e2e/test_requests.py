@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from typing import Any
 
 from eth_utils import keccak
@@ -89,3 +90,9 @@ def test_node__killed_and_started_again__links_and_serves(stack: Stack) -> None:
     ask(stack, "What is 6+6?")
     stack.start_node(1)
     stack.await_ready(nodes=2)
+
+
+def test_stores__hold_prompts__are_their_operators_only(stack: Stack) -> None:
+    stores = [*stack.folder.glob("*.db*")]
+    assert stack.folder / "relayer.db" in stores
+    assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in stores} == {0}

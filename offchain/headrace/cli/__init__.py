@@ -211,6 +211,8 @@ async def open_store(path: Path) -> AsyncIterator[Store]:
 def _serve(settings: Settings, entry: Callable[[Settings], Coroutine[Any, Any, None]]) -> None:
     """Run a service until it ends or is told to by a signal; then let it drain. A second signal does not wait."""
     configure(settings.log.level, settings.log.style)
+    # Stores hold prompts and answers: they are their operator's only.
+    os.umask(0o077)
     asyncio.run(_until_stopped(entry(settings)))
 
 
