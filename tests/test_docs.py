@@ -230,3 +230,17 @@ def test_the_readmes_numbers_are_those_of_the_deployment(chain_id: int) -> None:
     assert f"may earn at most {terms.probation['max_reward_wei'] / 10**18:g} ETH a result" in text
     assert (terms.probation["settled_count"], terms.probation["duration_s"]) == (10, 86_400)
     assert terms.unbond_delay_s == 3 * 86_400
+
+
+@pytest.mark.parametrize("contract", ["InferenceMarket", "ModelRegistry", "ScheduleLog", "StakeManager"])
+def test_contracts__each_function_that_changes_something__is_explained(contract: str) -> None:
+    abi = json.loads((ROOT / f"offchain/headrace/adapters/abi/{contract}.json").read_text("utf-8"))["abi"]
+    changing = {
+        entry["name"]
+        for entry in abi
+        if entry["type"] == "function" and entry["stateMutability"] in ("nonpayable", "payable")
+    }
+    text = (ROOT / "docs/contracts.md").read_text("utf-8")
+    section = text.split(f"\n## {contract}\n", 1)[1].split("\n## ", 1)[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == changing
