@@ -26,7 +26,8 @@ from typing import IO, Any
 from eth_account import Account
 from eth_account.signers.local import LocalAccount
 
-from scripts._claim import FolderTaken, claimed, end_leftovers
+from headrace.adapters.file_lock import Held, alone_with
+from scripts._leftovers import end_leftovers
 
 ROOT = Path(__file__).resolve().parent.parent
 MNEMONIC = "test test test test test test test test test test test junk"
@@ -138,9 +139,10 @@ class Stack:
         Raises:
             StackError: a part does not start, or another stack runs in the folder.
         """
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._held.enter_context(claimed(self.folder))
-        except FolderTaken as exc:
+            self._held.enter_context(alone_with(self.folder))
+        except Held as exc:
             raise StackError(f"it runs already (process {exc.pid}, {self.folder}): stop that first") from None
         if left := end_leftovers(self.folder):
             self.report(f"ended what was left of a run before: {', '.join(left)}")

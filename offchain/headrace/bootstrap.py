@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,8 +15,8 @@ from typing import Any, NoReturn
 import structlog
 
 from headrace.adapters.clock import SystemClock
-from headrace.adapters.file_lock import alone_with
-from headrace.adapters.keystore import LocalSigner, load_signer
+from headrace.adapters.file_lock import Held, alone_with
+from headrace.adapters.keystore import LocalSigner
 from headrace.adapters.link_server import LinkServer
 from headrace.adapters.llama_cpp import LlamaCppBackend
 from headrace.adapters.node_journal import SqlNodeJournal
@@ -48,6 +47,7 @@ from headrace.services.sender import Sender
 from headrace.services.settler import Settler
 from headrace.services.wake import Wake
 from headrace.settings import NodeSettings, Settings
+from headrace.wiring import open_chain, open_signer
 
 log = structlog.get_logger(__name__)
 
@@ -82,21 +82,35 @@ async def run_relayer(settings: Settings) -> None:
         ConfigurationError: a key, a bond, a balance, a port or the deployment is missing or wrong.
         ChainUnavailable: the chain does not answer at the start.
     """
-    signer = signer_of(settings, "relayer")
+    signer = open_signer(settings, "relayer")
     async with AsyncExitStack() as stack:
         listener = bind(settings.relayer.api_host, settings.relayer.api_port)
         stack.callback(listener.close)
         door = bind(settings.relayer.link_host, settings.relayer.link_port, "HEADRACE_RELAYER__LINK_PORT")
         stack.callback(door.close)
-        chain = await stack.enter_async_context(_chain(settings))
+        chain = await stack.enter_async_context(open_chain(settings))
         await _require_fit(chain, signer, settings.relayer.min_balance_wei)
         settings.relayer.database.parent.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(alone_with(settings.relayer.database))
+        _take_alone(stack, settings.relayer.database)
         store = await SqlStore.open(f"sqlite+aiosqlite:///{settings.relayer.database}", SystemClock())
         stack.push_async_callback(store.close)
         relayer = await _wire(settings, chain, store, signer, door)
         log.info("relayer_started", relayer=signer.address, chain=chain.chain_id, market=chain.market)
         await _serve(relayer, lambda: serve(create_app(relayer.api), listener))
+
+
+def _take_alone(stack: AsyncExitStack, database: Path) -> None:
+    try:
+        stack.enter_context(alone_with(database))
+    except Held as exc:
+        raise ConfigurationError(
+            f"another relayer (process {exc.pid}) works with {database}: stop it, or give this one its own "
+            "HEADRACE_RELAYER__DATABASE and key"
+        ) from None
+    except OSError as exc:
+        raise ConfigurationError(
+            f"nothing can be written beside {database} ({exc.strerror}): correct HEADRACE_RELAYER__DATABASE"
+        ) from exc
 
 
 async def _require_fit(chain: Web3Chain, signer: LocalSigner, min_balance_wei: int) -> None:
@@ -275,7 +289,7 @@ async def run_node(settings: Settings) -> None:
         ConfigurationError: a key, a price, a model or the deployment is missing or wrong.
         BackendUnavailable: the model server does not answer.
     """
-    signer = signer_of(settings, "node")
+    signer = open_signer(settings, "node")
     async with AsyncExitStack() as stack:
         options = await _node_options(settings, signer.address)
         settings.node.journal.parent.mkdir(parents=True, exist_ok=True)
@@ -309,22 +323,11 @@ async def _follow_prices(settings: Settings, daemon: NodeDaemon, options: NodeOp
     while True:
         await asyncio.sleep(_PRICES_EVERY_S)
         try:
-            async with _chain(settings) as chain:
+            async with open_chain(settings) as chain:
                 for offer in await chain.offers(daemon.address, followed):
                     daemon.reprice(offer.model_id, offer.price)
         except HeadraceError as exc:
             log.warning("prices_unknown", error=str(exc))
-
-
-@asynccontextmanager
-async def _chain(settings: Settings) -> AsyncIterator[Web3Chain]:
-    chain = await Web3Chain.connect(
-        settings.chain.rpc_url, settings.chain.deployments, timeout_s=settings.chain.timeout_s
-    )
-    try:
-        yield chain
-    finally:
-        await chain.close()
 
 
 async def _node_options(settings: Settings, node: Address) -> NodeOptions:
@@ -333,7 +336,7 @@ async def _node_options(settings: Settings, node: Address) -> NodeOptions:
     Raises:
         ConfigurationError: the node is not registered. Later, when its stake is short, the link tells it so.
     """
-    async with _chain(settings) as chain:
+    async with open_chain(settings) as chain:
         if (await chain.node_facts(node)).owner == ZERO_ADDRESS:
             raise ConfigurationError(
                 f"{node} is not a registered node on chain {chain.chain_id}: its owner must run `ape run register_node`"
@@ -385,20 +388,3 @@ def _backend(settings: NodeSettings) -> Backend:
     (name,) = settings.models
     path: Path | None = settings.model_files.get(name)
     return LlamaCppBackend(name, path, parallel=settings.max_in_flight)
-
-
-def signer_of(settings: Settings, role: str) -> LocalSigner:
-    """The key of a role, by the settings.
-
-    Raises:
-        ConfigurationError: there is none, or it cannot be used.
-    """
-    section = getattr(settings, role).key
-    secret = getattr(settings, f"{role}_private_key")
-    return load_signer(
-        keystore=section.keystore,
-        password_file=section.password_file,
-        private_key=secret.get_secret_value() if secret else None,
-        key_variable=f"HEADRACE_{role.upper()}_PRIVATE_KEY",
-        environ=os.environ,
-    )

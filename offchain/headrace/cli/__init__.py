@@ -20,12 +20,14 @@ import typer
 from rich.console import Console
 
 import headrace
+from headrace import wiring
 from headrace.cli import audits, changes, credit, requests, screens
-from headrace.cli.session import OpenChain, Role, Session, session_of
+from headrace.cli.session import OpenChain, Session, session_of
 from headrace.core.errors import ChainUnavailable, ConfigurationError, HeadraceError, sentence
 from headrace.logging import configure
-from headrace.ports import Signer, Store
+from headrace.ports import Store
 from headrace.settings import PREFIX, Settings, load_settings
+from headrace.wiring import Role
 
 USAGE = 2
 INTERRUPTED = 130
@@ -148,51 +150,17 @@ def make_session(settings: Settings) -> Session:
         settings=settings,
         clock=SystemClock(),
         console=Console(),
-        open_signer=open_signer,
+        open_signer=wiring.open_signer,
         open_chain=open_chain,
         open_store=open_store,
     )
 
 
-def open_signer(settings: Settings, role: Role) -> Signer:
-    """The key of a role, by the settings.
-
-    Raises:
-        ConfigurationError: there is none, or it cannot be used.
-    """
-    from headrace.adapters.keystore import load_signer
-
-    section = getattr(settings, role).key
-    secret = getattr(settings, f"{role}_private_key")
-    key, keystore = f"{PREFIX}{role.upper()}_PRIVATE_KEY", f"{PREFIX}{role.upper()}__KEY__KEYSTORE"
-    if section.keystore is None and secret is None:
-        raise ConfigurationError(f"the {role} has no key: set {keystore} to a keystore file, or {key}")
-    try:
-        return load_signer(
-            keystore=section.keystore,
-            password_file=section.password_file,
-            private_key=secret.get_secret_value() if secret else None,
-            key_variable=key,
-            environ=os.environ,
-        )
-    except ConfigurationError as exc:
-        named = key if section.keystore is None else keystore
-        text = str(exc)
-        raise ConfigurationError(text if named in text else f"{text} ({named})") from exc
-
-
 @contextlib.asynccontextmanager
 async def open_chain(settings: Settings) -> AsyncIterator[OpenChain]:
     """The chain of the settings, checked against its deployment."""
-    from headrace.adapters.web3_chain import Web3Chain
-
-    chain = await Web3Chain.connect(
-        settings.chain.rpc_url, settings.chain.deployments, timeout_s=settings.chain.timeout_s
-    )
-    try:
+    async with wiring.open_chain(settings) as chain:
         yield OpenChain(chain, chain.deployment.first_block)
-    finally:
-        await chain.close()
 
 
 @contextlib.asynccontextmanager

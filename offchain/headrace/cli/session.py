@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import typer
 from rich.console import Console
@@ -17,10 +16,9 @@ from headrace.core.errors import Refused
 from headrace.core.types import Hash32
 from headrace.ports import Chain, Clock, Receipt, Signer, Store
 from headrace.settings import Settings
+from headrace.wiring import Role
 
 RECEIPT_S = 60.0
-
-Role = Literal["relayer", "node", "requester"]
 
 
 @dataclass(frozen=True, slots=True)
