@@ -11,6 +11,8 @@ import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 contract StakeManager is IStakeManager, EIP712 {
     using SafeCast for uint256;
 
+    /// The only contract that may take stake or bond, and only on proof; it has no owner.
+    address public immutable FAULTS;
     uint256 public immutable MIN_STAKE;
     uint256 public immutable MIN_BOND;
     uint40 public immutable UNBOND_DELAY;
@@ -36,11 +38,15 @@ contract StakeManager is IStakeManager, EIP712 {
     // A node's facts are under the first key it had; `_nodeByKey` maps every key it ever had to that one, for ever.
     mapping(address key => address node) private _nodeByKey;
     mapping(address node => Node) private _nodes;
+    mapping(address key => uint40) private _retiredAt;
     mapping(address key => mapping(address market => Membership)) private _memberships;
     mapping(address node => mapping(bytes32 modelId => Price)) private _prices;
     mapping(address relayer => Relayer) private _relayers;
 
-    constructor(uint256 minStake, uint256 minBond, uint40 unbondDelay, uint40 priceNotice) EIP712("Headrace", "1") {
+    constructor(uint256 minStake, uint256 minBond, uint40 unbondDelay, uint40 priceNotice, address faults)
+        EIP712("Headrace", "1")
+    {
+        FAULTS = faults;
         MIN_STAKE = minStake;
         MIN_BOND = minBond;
         UNBOND_DELAY = unbondDelay;
@@ -50,17 +56,31 @@ contract StakeManager is IStakeManager, EIP712 {
     /* NODES */
 
     function registerNode(address key, string calldata metadataURI, bytes calldata keySignature) external payable {
-        if (_nodeByKey[key] != address(0)) revert KeyAlreadyUsed(key);
         if (msg.value < MIN_STAKE) revert StakeTooSmall(msg.value, MIN_STAKE);
-        bytes32 digest = _hashTypedDataV4(TypedDataLib.hashRegisterNode(key, msg.sender));
-        (address signer,,) = ECDSA.tryRecoverCalldata(digest, keySignature);
-        if (key == address(0) || signer != key) revert InvalidKeySignature(key);
-        _nodeByKey[key] = key;
+        _takeKey(key, key, keySignature);
         Node storage node = _nodes[key];
         node.owner = msg.sender;
+        node.key = key;
         node.registeredAt = uint40(block.timestamp);
         node.stake = msg.value.toUint128();
         emit NodeRegistered(key, msg.sender, msg.value, metadataURI);
+    }
+
+    function rotateKey(address key, address newKey, bytes calldata newKeySignature, address[] calldata markets)
+        external
+    {
+        Node storage node = _owned(key);
+        address oldKey = node.key;
+        _takeKey(newKey, _nodeByKey[oldKey], newKeySignature);
+        node.key = newKey;
+        _retiredAt[oldKey] = uint40(block.timestamp);
+        for (uint256 i = 0; i < markets.length; ++i) {
+            Membership storage membership = _ownedMembership(oldKey, markets[i]);
+            _memberships[newKey][markets[i]] = membership;
+            // What was assigned to the old key is still paid.
+            if (membership.leavesAt == 0) membership.leavesAt = uint40(block.timestamp) + UNBOND_DELAY;
+        }
+        emit KeyRotated(oldKey, newKey);
     }
 
     function addStake(address key) external payable {
@@ -100,6 +120,7 @@ contract StakeManager is IStakeManager, EIP712 {
     function joinMarket(address key, address market) external {
         Node storage node = _owned(key);
         if (market == address(0)) revert ZeroAddress();
+        if (node.key != key) revert KeyRetired(key);
         if (_isMember(_memberships[key][market])) revert AlreadyJoined(key, market);
         _memberships[key][market] = Membership({payee: node.owner, joinedAt: uint40(block.timestamp), leavesAt: 0});
         emit MarketJoined(key, market, node.owner);
@@ -186,6 +207,37 @@ contract StakeManager is IStakeManager, EIP712 {
         _send(msg.sender, amount);
     }
 
+    /* FAULTS */
+
+    function slashNode(address key, address market, uint256 amount, bool isMiss) external returns (uint256 taken) {
+        _requireFaults();
+        // A market can only cost a node what the node has joined it with.
+        if (_memberships[key][market].payee == address(0)) revert NotJoined(key, market);
+        Node storage node = _known(key);
+        if (isMiss) node.misses += 1;
+        else node.faults += 1;
+        uint128 stake = node.stake;
+        taken = amount < stake ? amount : stake;
+        stake -= uint128(taken);
+        node.stake = stake;
+        // What is being taken out is not safe from it.
+        if (node.unbonding > stake) node.unbonding = stake;
+        emit NodeSlashed(key, taken, stake);
+        _send(msg.sender, taken);
+    }
+
+    function slashRelayer(address relayer, uint256 amount) external returns (uint256 taken) {
+        _requireFaults();
+        Relayer storage r = _relayers[relayer];
+        r.faults += 1;
+        uint128 bond = r.bond;
+        taken = amount < bond ? amount : bond;
+        bond -= uint128(taken);
+        r.bond = bond;
+        emit RelayerSlashed(relayer, taken, bond);
+        _send(msg.sender, taken);
+    }
+
     /* VIEWS */
 
     function nodeOf(address key) external view returns (Node memory) {
@@ -194,6 +246,18 @@ contract StakeManager is IStakeManager, EIP712 {
 
     function relayerOf(address relayer) external view returns (Relayer memory) {
         return _relayers[relayer];
+    }
+
+    function canonicalNodeOf(address key) external view returns (address) {
+        return _nodeByKey[key];
+    }
+
+    function retiredAt(address key) external view returns (uint40) {
+        return _retiredAt[key];
+    }
+
+    function payeeOf(address key, address market) external view returns (address) {
+        return _memberships[key][market].payee;
     }
 
     function isActive(address key) external view returns (bool) {
@@ -253,6 +317,19 @@ contract StakeManager is IStakeManager, EIP712 {
 
     function _isMember(Membership memory membership) private view returns (bool) {
         return membership.payee != address(0) && (membership.leavesAt == 0 || block.timestamp < membership.leavesAt);
+    }
+
+    /// Gives a key that was never used before to a node, on the key's own word.
+    function _takeKey(address key, address node, bytes calldata keySignature) private {
+        if (_nodeByKey[key] != address(0)) revert KeyAlreadyUsed(key);
+        bytes32 digest = _hashTypedDataV4(TypedDataLib.hashRegisterNode(key, msg.sender));
+        (address signer,,) = ECDSA.tryRecoverCalldata(digest, keySignature);
+        if (key == address(0) || signer != key) revert InvalidKeySignature(key);
+        _nodeByKey[key] = node;
+    }
+
+    function _requireFaults() private view {
+        if (msg.sender != FAULTS) revert NotFaults(msg.sender);
     }
 
     function _known(address key) private view returns (Node storage node) {

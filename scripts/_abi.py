@@ -11,7 +11,7 @@ FOLDER = _ROOT / "offchain" / "headrace" / "adapters" / "abi"
 FRONTEND = _ROOT / "frontend"
 TYPESCRIPT = FRONTEND / "src" / "generated" / "abi.ts"
 
-CONTRACTS = ("InferenceMarket", "ModelRegistry", "ScheduleLog", "StakeManager")
+CONTRACTS = ("AttestedKeyVerifier", "Faults", "InferenceMarket", "ModelRegistry", "ScheduleLog", "StakeManager")
 # What others implement; exported once they are there.
 INTERFACES = ("IInferenceReceiver", "IResultVerifier")
 

@@ -13,7 +13,9 @@ from web3 import Web3
 from scripts._errors import Failure
 
 SCHEMA = 1
-CONTRACTS = ("StakeManager", "ScheduleLog", "ModelRegistry", "InferenceMarket")
+CONTRACTS = ("StakeManager", "ScheduleLog", "ModelRegistry", "AttestedKeyVerifier", "InferenceMarket", "Faults")
+# Those that name no other contract, so that each can be replaced alone.
+INDEPENDENT = ("ModelRegistry", "AttestedKeyVerifier")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from scripts._errors import Failure
 
+_GAS_TERMS = ("tip_cap_wei", "fixed_gas", "item_gas", "node_gas", "assigned_gas")
 _FOLDER = Path(__file__).parent
 # The market's own constants: how long a request may stay open, and be settled after that.
 MAX_TTL_S = 86_400
@@ -24,6 +25,7 @@ class Parameters:
     longest_dispute_s: int
     price_notice_s: int
     probation: dict[str, int]
+    faults: dict[str, int]
     gas_terms: dict[str, int]
 
     def __post_init__(self) -> None:
@@ -46,7 +48,7 @@ def parameters_of(chain_id: int) -> Parameters:
     table = _read()
     chosen = table["local" if chain_id in table["local_chain_ids"] else "other"]
     gas = json.loads((_FOLDER / "_gas_terms.json").read_text(encoding="utf-8"))
-    return Parameters(gas_terms={key: gas[key] for key in ("tip_cap_wei", "fixed_gas", "item_gas")}, **chosen)
+    return Parameters(gas_terms={key: gas[key] for key in _GAS_TERMS}, **chosen)
 
 
 def constructor_arguments(
@@ -60,11 +62,25 @@ def constructor_arguments(
             "minBond": parameters.min_bond_wei,
             "unbondDelay": parameters.unbond_delay_s,
             "priceNotice": parameters.price_notice_s,
+            "faults": addresses["Faults"],
         }
     if contract == "ScheduleLog":
         return {"stakes": addresses["StakeManager"]}
     if contract == "ModelRegistry":
         return {"owner": owner}
+    if contract == "AttestedKeyVerifier":
+        return {"registrar": owner}
+    if contract == "Faults":
+        return {
+            "stakes": addresses["StakeManager"],
+            "scheduleLog": addresses["ScheduleLog"],
+            "market": addresses["InferenceMarket"],
+            "schedule": {
+                "missed": parameters.faults["missed_wei"],
+                "equivocation": parameters.faults["equivocation_wei"],
+                "relayer": parameters.faults["relayer_wei"],
+            },
+        }
     return {
         "owner": owner,
         "stakes": addresses["StakeManager"],
@@ -73,6 +89,8 @@ def constructor_arguments(
             "tipCap": gas["tip_cap_wei"],
             "fixedGas": gas["fixed_gas"],
             "itemGas": gas["item_gas"],
+            "nodeGas": gas["node_gas"],
+            "assignedGas": gas["assigned_gas"],
         },
         "probation": {
             "maxReward": probation["max_reward_wei"],

@@ -13,6 +13,7 @@ from scripts._chain import ROOT, ChainCommand, ChainHandle, chain_of, deployment
 from scripts._compiled import compiled_contracts
 from scripts._deployments import (
     CONTRACTS,
+    INDEPENDENT,
     Deployed,
     Deployment,
     as_recorded,
@@ -24,7 +25,7 @@ from scripts._deployments import (
 )
 from scripts._errors import Failure
 from scripts._models import Model, seed_models
-from scripts._parameters import constructor_arguments, parameters_of
+from scripts._parameters import Parameters, constructor_arguments, parameters_of
 from scripts._signers import signer_of
 from scripts._transactions import Call, Sender
 
@@ -77,23 +78,42 @@ class _Run:
         """Deploy what is not there as it should be. The new addresses are known beforehand."""
         parameters = parameters_of(self._chain.chain_id)
         owner = owner or self._recorded_owner() or self._sender.address
-        new_addresses = iter(self._sender.addresses_of_next(len(CONTRACTS)))
-        addresses: dict[str, str] = {}
-        new: dict[str, dict[str, Any]] = {}
+        complaints = self._complaints(parameters, owner)
+        if complaints and not may_replace:
+            for name, complaint in complaints.items():
+                if name in self._deployment.contracts:
+                    raise Failure(f"{name} {complaint} on chain {self._chain.chain_id}: --redeploy replaces it.")
+        addresses = {name: recorded.address for name, recorded in self._deployment.contracts.items()}
+        addresses |= dict(zip(complaints, self._sender.addresses_of_next(len(complaints)), strict=True))
+        new = {name: constructor_arguments(name, parameters, owner, addresses) for name in complaints}
         for name in CONTRACTS:
-            arguments = constructor_arguments(name, parameters, owner, addresses)
-            complaint = self._complaint(name, arguments)
-            recorded = self._deployment.contracts.get(name)
-            if recorded is not None and complaint is None:
-                addresses[name] = recorded.address
-                self._fates[name] = "kept"
-                continue
-            if recorded is not None and not may_replace:
-                raise Failure(f"{name} {complaint} on chain {self._chain.chain_id}: --redeploy replaces it.")
-            addresses[name] = next(new_addresses)
-            new[name] = arguments
-            self._fates[name] = "deployed" if recorded is None else f"deployed anew: {complaint}"
+            is_first = name not in self._deployment.contracts
+            complaint = complaints.get(name)
+            self._fates[name] = (
+                "kept" if complaint is None else "deployed" if is_first else f"deployed anew: {complaint}"
+            )
         self._deploy(new, addresses)
+
+    def _complaints(self, parameters: Parameters, owner: str) -> dict[str, str]:
+        """Return what is wrong with each contract that must be deployed, in the order of deployment.
+
+        The stake manager names Faults and Faults names all others, so these stand or fall together.
+        """
+        recorded = {name: each.address for name, each in self._deployment.contracts.items()}
+        complaints = {}
+        for name in CONTRACTS:
+            known = all(each in recorded for each in CONTRACTS) or name in INDEPENDENT
+            arguments = constructor_arguments(name, parameters, owner, recorded) if known else {}
+            if complaint := self._complaint(name, arguments):
+                complaints[name] = complaint
+        if bad := next((name for name in complaints if name not in INDEPENDENT), None):
+            why = f"names {bad}, which {complaints[bad]}"
+            complaints = {
+                name: complaints.get(name, why)
+                for name in CONTRACTS
+                if name in complaints or name not in INDEPENDENT
+            }
+        return complaints
 
     def register_models(self, models: list[Model]) -> None:
         """Register the models that the registry lacks, and list all that it has."""
@@ -129,7 +149,7 @@ class _Run:
         """Return what is wrong with the recorded contract, if anything."""
         recorded = self._deployment.contracts.get(name)
         if recorded is None:
-            return None
+            return "is missing"
         if not recorded.is_on(self._chain.web3):
             return "is not there any more"
         if recorded.creation_code_hash != creation_code_hash(self._compiled[name].creation_code):
@@ -140,8 +160,9 @@ class _Run:
 
     def _deploy(self, new: dict[str, dict[str, Any]], addresses: dict[str, str]) -> None:
         """Deploy in two steps: the market's constructor calls the stake manager, so that must be there."""
-        first = {name: arguments for name, arguments in new.items() if name != "InferenceMarket"}
-        last = {name: arguments for name, arguments in new.items() if name == "InferenceMarket"}
+        late = ("InferenceMarket", "Faults")
+        first = {name: arguments for name, arguments in new.items() if name not in late}
+        last = {name: arguments for name, arguments in new.items() if name in late}
         for step in (first, last):
             if step:
                 self._deploy_together(step, addresses)

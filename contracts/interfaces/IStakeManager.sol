@@ -11,8 +11,9 @@ interface IStakeManager {
         uint40 unbondAt; // when `unbonding` may be withdrawn
         uint128 stake;
         uint128 unbonding; // part of `stake`
-        uint64 misses;
-        uint64 faults;
+        address key; // that signs now
+        uint48 misses;
+        uint48 faults;
     }
 
     struct Relayer {
@@ -23,6 +24,9 @@ interface IStakeManager {
     }
 
     event NodeRegistered(address indexed key, address indexed owner, uint256 stake, string metadataURI);
+    event KeyRotated(address indexed oldKey, address indexed newKey);
+    event NodeSlashed(address indexed key, uint256 taken, uint256 stake);
+    event RelayerSlashed(address indexed relayer, uint256 taken, uint256 bond);
     event StakeAdded(address indexed key, uint256 amount, uint256 stake);
     event UnbondBegun(address indexed key, uint256 amount, uint40 withdrawableAt);
     event StakeWithdrawn(address indexed key, uint256 amount, uint256 stake);
@@ -40,6 +44,8 @@ interface IStakeManager {
     event BondWithdrawn(address indexed relayer, uint256 amount);
 
     error KeyAlreadyUsed(address key);
+    error KeyRetired(address key);
+    error NotFaults(address caller);
     error UnknownNode(address key);
     error NotOwner(address caller, address owner);
     error InvalidKeySignature(address key);
@@ -60,12 +66,17 @@ interface IStakeManager {
     /// @notice Registers a node and its stake. The caller becomes its owner.
     /// @param keySignature The key's EIP-712 signature over RegisterNode(key, owner): nobody registers another's key.
     function registerNode(address key, string calldata metadataURI, bytes calldata keySignature) external payable;
+    /// @notice Lets a new key sign for a node from now on, with its stake, prices and record. The old key stays the node's
+    /// for ever: what it signed is still paid for `UNBOND_DELAY`, and its faults still cost the stake.
+    /// @param newKeySignature The new key's EIP-712 signature over RegisterNode(newKey, owner).
+    /// @param markets Those of the old key's that the new key is to be a member of, since when the old one was.
+    function rotateKey(address key, address newKey, bytes calldata newKeySignature, address[] calldata markets) external;
     function addStake(address key) external payable;
     /// @notice Takes `amount` out of what stands behind the node at once; it may be withdrawn after `UNBOND_DELAY`.
     function beginUnbond(address key, uint256 amount) external;
     function withdrawStake(address key) external;
 
-    /// @notice Lets `market` pay the node (its owner, unless changed) and, in later versions, slash it.
+    /// @notice Lets `market` pay the node (its owner, unless changed), and lets faults in it cost the node stake.
     function joinMarket(address key, address market) external;
     /// @notice Leaves after `UNBOND_DELAY`: what was assigned until then is still paid.
     function leaveMarket(address key, address market) external;
@@ -87,10 +98,22 @@ interface IStakeManager {
     function beginUnbondRelayer() external;
     function withdrawBond() external;
 
+    /// @notice Takes up to `amount` of a node's stake, unbonding or not, and sends it to the caller, which is `FAULTS`. For
+    /// faults in markets that the node joined only.
+    function slashNode(address key, address market, uint256 amount, bool isMiss) external returns (uint256 taken);
+    /// @notice Takes up to `amount` of a relayer's bond, and sends it to the caller, which is `FAULTS`.
+    function slashRelayer(address relayer, uint256 amount) external returns (uint256 taken);
+
     /// @notice Seconds between the beginning of an unbonding and the withdrawal.
     function UNBOND_DELAY() external view returns (uint40);
     function nodeOf(address key) external view returns (Node memory);
     function relayerOf(address relayer) external view returns (Relayer memory);
+    /// @notice The first key of the node that `key` is or was a key of; 0 = of none.
+    function canonicalNodeOf(address key) external view returns (address);
+    /// @notice When another key took over from `key`; 0 = it did not.
+    function retiredAt(address key) external view returns (uint40);
+    /// @notice Who was last paid for a node's work in a market, also after it left; 0 = it never joined.
+    function payeeOf(address key, address market) external view returns (address);
     /// @notice Whether the stake that is not unbonding reaches `MIN_STAKE`.
     function isActive(address key) external view returns (bool);
     function isBonded(address relayer) external view returns (bool);

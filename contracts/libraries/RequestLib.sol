@@ -11,8 +11,9 @@ import {IInferenceMarket} from "../interfaces/IInferenceMarket.sol";
 library RequestLib {
     uint256 internal constant BATCHABLE = 1;
     uint256 internal constant INLINE_RESULT = 2;
-    /// callbackGas, the upper bits of lane, mode, k and n: zero in all requests that this version serves.
-    uint256 internal constant RESERVED_TERMS = ((1 << 56) - 1 - (1 << 24)) << 160;
+    uint256 internal constant INLINE_TERM = INLINE_RESULT << 216;
+    /// callbackGas, the upper bits of lane, mode, k and n: zero in a plain request.
+    uint256 internal constant EXTRA_TERMS = ((1 << 56) - 1 - (1 << 24)) << 160;
 
     function pack(RequestParams calldata params, address requester) internal pure returns (Request memory) {
         (uint256 amounts, uint256 terms,) = packWords(params);
@@ -106,11 +107,31 @@ library RequestLib {
         return uint24(terms >> 160);
     }
 
+    function laneOf(uint256 terms) internal pure returns (uint8) {
+        return uint8(terms >> 184);
+    }
+
     function modeOf(uint256 terms) internal pure returns (Mode) {
         return Mode(uint8(terms >> 192));
     }
 
+    function kOf(uint256 terms) internal pure returns (uint8) {
+        return uint8(terms >> 200);
+    }
+
+    function nOf(uint256 terms) internal pure returns (uint8) {
+        return uint8(terms >> 208);
+    }
+
     function flagsOf(uint256 terms) internal pure returns (uint8) {
         return uint8(terms >> 216);
+    }
+
+    function isInline(uint256 terms) internal pure returns (bool) {
+        return terms & INLINE_TERM != 0;
+    }
+
+    function isVerified(uint256 terms) internal pure returns (bool) {
+        return uint8(terms >> 192) == uint8(Mode.VERIFIER);
     }
 }

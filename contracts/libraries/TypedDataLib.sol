@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Assignment, RoundRecord} from "../Types.sol";
+import {Assignment, RequestParams, RoundRecord} from "../Types.sol";
 
 /// @title EIP-712 struct hashes of everything that relayers and nodes sign.
 /// @notice Result, ResultSet, Accept, Assignment and Release are signed under the market's domain, RoundRecord under
@@ -21,6 +21,14 @@ library TypedDataLib {
         "RoundRecord(uint64 round,bytes32 decisionsRoot,bytes32 snapshotHash,bytes32 policyHash,uint64 anchorBlock,bytes32 anchorHash,uint32 assigned,uint32 skipped,uint32 tooLate)"
     );
     bytes32 internal constant REGISTER_NODE_TYPEHASH = keccak256("RegisterNode(address key,address owner)");
+    bytes32 internal constant SUBMITTER_TYPEHASH =
+        keccak256("Submitter(address relayer,address submitter,uint40 validUntil)");
+    bytes32 internal constant REQUEST_PARAMS_TYPEHASH = keccak256(
+        "RequestParams(address relayer,bytes32 modelId,bytes32 promptHash,uint64 salt,uint40 deadline,uint32 promptBytes,uint24 maxOutputTokens,uint24 callbackGas,uint8 lane,bool batchable,bool inlineResult,uint8 mode,uint8 k,uint8 n,address verifier,uint80 maxReward,uint80 gasBudget,uint80 priorityFee)"
+    );
+    bytes32 internal constant REQUEST_FOR_TYPEHASH = keccak256(
+        "RequestFor(RequestParams params,address requester,uint96 relayerFee,uint40 validUntil)RequestParams(address relayer,bytes32 modelId,bytes32 promptHash,uint64 salt,uint40 deadline,uint32 promptBytes,uint24 maxOutputTokens,uint24 callbackGas,uint8 lane,bool batchable,bool inlineResult,uint8 mode,uint8 k,uint8 n,address verifier,uint80 maxReward,uint80 gasBudget,uint80 priorityFee)"
+    );
 
     /// `reward` and `round` must be clean; callers pass values that the ABI decoder has checked.
     function hashResult(bytes32 requestId, bytes32 resultHash, uint256 reward, address relayer, uint64 round)
@@ -64,6 +72,27 @@ library TypedDataLib {
 
     function hashRoundRecord(RoundRecord calldata record) internal pure returns (bytes32) {
         return keccak256(abi.encode(ROUND_RECORD_TYPEHASH, record));
+    }
+
+    /// The words of `params` are hashed as they are: what is beyond a field's width is refused where they are packed.
+    function hashRequestFor(RequestParams calldata params, address requester, uint96 relayerFee, uint40 validUntil)
+        internal
+        pure
+        returns (bytes32)
+    {
+        bytes32 typehash = REQUEST_PARAMS_TYPEHASH;
+        bytes32 hash;
+        assembly ("memory-safe") {
+            let ptr := mload(0x40)
+            mstore(ptr, typehash)
+            calldatacopy(add(ptr, 0x20), params, 0x240)
+            hash := keccak256(ptr, 0x260)
+        }
+        return keccak256(abi.encode(REQUEST_FOR_TYPEHASH, hash, requester, relayerFee, validUntil));
+    }
+
+    function hashSubmitter(address relayer, address submitter, uint40 validUntil) internal pure returns (bytes32) {
+        return keccak256(abi.encode(SUBMITTER_TYPEHASH, relayer, submitter, validUntil));
     }
 
     function hashRegisterNode(address key, address owner) internal pure returns (bytes32) {

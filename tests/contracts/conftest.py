@@ -70,8 +70,7 @@ def registry(project, owner):
 @pytest.fixture(scope="session")
 def deploy_market(project, owner, stakes, log):
     def deploy(gas_terms: GasTerms = GasTerms(), probation: tuple[int, int, int] = (0, 0, 0)):  # noqa: B008
-        terms = (gas_terms.tip_cap, gas_terms.fixed, gas_terms.item)
-        return owner.deploy(project.InferenceMarket, owner, stakes, log, terms, probation)
+        return owner.deploy(project.InferenceMarket, owner, stakes, log, gas_terms.as_tuple(), probation)
 
     return deploy
 

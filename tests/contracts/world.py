@@ -22,9 +22,15 @@ class GasTerms:
     tip_cap: int = 2 * builders.GWEI
     fixed: int = 90_000
     item: int = 16_000
+    node: int = 15_000
+    assigned: int = 100_000
 
-    def per_item(self, total: int) -> int:
-        return self.fixed // total + self.item
+    def as_tuple(self) -> tuple[int, ...]:
+        return (self.tip_cap, self.fixed, self.item, self.node, self.assigned)
+
+    def per_item(self, total: int, nodes: int = 1, in_set: int = 0) -> int:
+        """Gas that settlement pays for an item of a batch of `total`, one of `in_set` in a set of so many nodes."""
+        return self.fixed // total + self.item + self.node * (nodes - 1) // (in_set or total)
 
 
 @dataclass

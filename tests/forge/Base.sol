@@ -7,6 +7,7 @@ import {StakeManager} from "../../contracts/StakeManager.sol";
 import {Mode, Request, RequestParams, ResultItem, ResultSet, RoundRecord} from "../../contracts/Types.sol";
 import {IScheduleLog} from "../../contracts/interfaces/IScheduleLog.sol";
 import {IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
+import {MarketBase} from "../../contracts/market/MarketBase.sol";
 import {MessageHashUtils} from "@openzeppelin/contracts/utils/cryptography/MessageHashUtils.sol";
 
 /// The cheatcodes that these tests use.
@@ -26,6 +27,8 @@ abstract contract Base {
     uint256 internal constant NODE_KEY = 0xA11CE;
     uint256 internal constant FIXED_GAS = 90_000;
     uint256 internal constant ITEM_GAS = 16_000;
+    uint256 internal constant NODE_GAS = 15_000;
+    uint256 internal constant ASSIGNED_GAS = 100_000;
     uint256 internal constant TIP_CAP = 2 gwei;
 
     StakeManager internal stakes;
@@ -37,14 +40,16 @@ abstract contract Base {
 
     function _deploy() internal {
         VM.warp(1_800_000_000);
-        stakes = new StakeManager(1 ether, 1 ether, 200_000, 3600);
+        stakes = new StakeManager(1 ether, 1 ether, 200_000, 3600, address(0));
         log = new ScheduleLog(IStakeManager(address(stakes)));
         market = new InferenceMarket(
             address(this),
             IStakeManager(address(stakes)),
             IScheduleLog(address(log)),
-            InferenceMarket.GasTerms({tipCap: TIP_CAP, fixedGas: FIXED_GAS, itemGas: ITEM_GAS}),
-            InferenceMarket.ProbationTerms({maxReward: 0, settledCount: 0, duration: 0})
+            MarketBase.GasTerms({
+                tipCap: TIP_CAP, fixedGas: FIXED_GAS, itemGas: ITEM_GAS, nodeGas: NODE_GAS, assignedGas: ASSIGNED_GAS
+            }),
+            MarketBase.ProbationTerms({maxReward: 0, settledCount: 0, duration: 0})
         );
         VM.deal(relayer, 1 ether);
         VM.prank(relayer);

@@ -8,7 +8,7 @@ from tests.scripts.conftest import ROOT, Chain, free_port, run_script
 
 pytestmark = pytest.mark.slow
 
-CONTRACTS = ["StakeManager", "ScheduleLog", "ModelRegistry", "InferenceMarket"]
+CONTRACTS = ["StakeManager", "ScheduleLog", "ModelRegistry", "AttestedKeyVerifier", "InferenceMarket", "Faults"]
 DEPLOYER = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 # The key of anvil's first account is public knowledge.
 DEPLOYER_KEY = "0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80"

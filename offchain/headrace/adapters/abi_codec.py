@@ -20,7 +20,7 @@ _BUILT_IN = (
     {"type": "error", "name": "Error", "inputs": [{"name": "reason", "type": "string"}]},
     {"type": "error", "name": "Panic", "inputs": [{"name": "code", "type": "uint256"}]},
 )
-CONTRACTS = ("InferenceMarket", "StakeManager", "ScheduleLog", "ModelRegistry")
+CONTRACTS = ("InferenceMarket", "StakeManager", "ScheduleLog", "ModelRegistry", "Faults", "AttestedKeyVerifier")
 
 
 class _Signature(NamedTuple):

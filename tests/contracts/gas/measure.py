@@ -57,7 +57,9 @@ class Row:
 
 def gas_terms() -> GasTerms:
     terms = json.loads(GAS_TERMS.read_text())
-    return GasTerms(terms["tip_cap_wei"], terms["fixed_gas"], terms["item_gas"])
+    return GasTerms(
+        terms["tip_cap_wei"], terms["fixed_gas"], terms["item_gas"], terms["node_gas"], terms["assigned_gas"]
+    )
 
 
 def snapshot_of(rows: dict[str, Row]) -> dict:
@@ -77,9 +79,7 @@ class GasBench:
         terms = gas_terms()
         stakes = owner.deploy(project.StakeManager, ETHER, ETHER, 200_000, 3_600)
         log = owner.deploy(project.ScheduleLog, stakes)
-        market = owner.deploy(
-            project.InferenceMarket, owner, stakes, log, (terms.tip_cap, terms.fixed, terms.item), (0, 0, 0)
-        )
+        market = owner.deploy(project.InferenceMarket, owner, stakes, log, terms.as_tuple(), (0, 0, 0))
         stakes.registerRelayer("https://relayer.example", sender=relayer, value=ETHER)
         node_key = "0x" + self._bytes32().hex()
         node = Account.from_key(node_key).address
