@@ -85,6 +85,14 @@ contract VectorHarness is EIP712 {
         return TypedDataLib.hashRegisterNode(key, owner);
     }
 
+    function hashRequestFor(RequestParams calldata params, address requester, uint96 relayerFee, uint40 validUntil)
+        external
+        pure
+        returns (bytes32)
+    {
+        return TypedDataLib.hashRequestFor(params, requester, relayerFee, validUntil);
+    }
+
     function digestOf(bytes32 structHash) external view returns (bytes32) {
         return _hashTypedDataV4(structHash);
     }

@@ -17,6 +17,8 @@ from headrace.core.calls import (
     deposit_data,
     raise_priority_fee_data,
     request_inference_data,
+    request_inference_for_data,
+    selectors,
     withdraw_data,
     withdraw_to_data,
 )
@@ -58,6 +60,15 @@ def test_request_inference_data__decodes_to_the_abis_fields() -> None:
         REQUEST.gas_budget_wei,
         REQUEST.priority_fee_wei,
     )
+
+
+def test_request_inference_for_data__decodes_to_the_abis_fields() -> None:
+    data = request_inference_for_data(REQUEST, b"Hello", 2**96 - 1, 2**40 - 1, bytes(65))
+    params, *others = decoded("requestInferenceFor", data)
+    (same, _) = decoded("requestInference", request_inference_data(REQUEST, b""))
+    assert params == same
+    assert others == [b"Hello", REQUEST.requester, 2**96 - 1, 2**40 - 1, bytes(65)]
+    assert data[:4] == selectors()["requestInferenceFor"]
 
 
 def test_cancel_data__carries_the_packed_request() -> None:

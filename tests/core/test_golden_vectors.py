@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,18 @@ TYPE_STRINGS = {
     "Accept": "bytes32 requestId,address relayer,uint64 round,uint40 deadline",
     "Assignment": "bytes32 requestId,address relayer,address node,uint64 round,uint96 reward,uint40 deadline",
     "Release": "bytes32 requestId,uint40 validUntil",
+    "RequestFor": "RequestParams params,address requester,uint96 relayerFee,uint40 validUntil",
     "RoundRecord": "uint64 round,bytes32 decisionsRoot,bytes32 snapshotHash,bytes32 policyHash,uint64 anchorBlock,"
     "bytes32 anchorHash,uint32 assigned,uint32 skipped,uint32 tooLate",
     "RegisterNode": "address key,address owner",
     "Access": "address account,address relayer,uint40 validUntil",
     "LinkHello": "address node,address relayer,uint16 protocolVersion,bytes32 challenge",
     "Heartbeat": "address node,address relayer,bytes32 contentHash",
+}
+NESTED = {
+    "RequestParams": "address relayer,bytes32 modelId,bytes32 promptHash,uint64 salt,uint40 deadline,"
+    "uint32 promptBytes,uint24 maxOutputTokens,uint24 callbackGas,uint8 lane,bool batchable,bool inlineResult,"
+    "uint8 mode,uint8 k,uint8 n,address verifier,uint80 maxReward,uint80 gasBudget,uint80 priorityFee",
 }
 GENERATED = generate.generate()
 DOMAIN_TYPE = "string name,string version,uint256 chainId,address verifyingContract"
@@ -156,6 +163,9 @@ STRUCT_HASHES = {
     "Accept": lambda m: typed_data.hash_accept(m["requestId"], m["relayer"], int(m["round"]), m["deadline"]),
     "Assignment": lambda m: typed_data.hash_assignment(assignment_from(m)),
     "Release": lambda m: typed_data.hash_release(m["requestId"], m["validUntil"]),
+    "RequestFor": lambda m: typed_data.hash_request_for(
+        request_from(m["requester"], m["params"]), int(m["relayerFee"]), m["validUntil"]
+    ),
     "RoundRecord": lambda m: typed_data.hash_round_record(record_from(m)),
     "RegisterNode": lambda m: typed_data.hash_register_node(m["key"], m["owner"]),
     "Access": lambda m: typed_data.hash_access(m["account"], m["relayer"], m["validUntil"]),
@@ -172,19 +182,23 @@ def _fields(type_string: str) -> list[dict[str, str]]:
 def _typed_document(entry: Entry) -> dict[str, Any]:
     """For eth_account's encoder, from the type strings above."""
     kind = entry["primaryType"]
-    fields = _fields(TYPE_STRINGS[kind])
-    message = {
-        field["name"]: int(entry["message"][field["name"]])
-        if field["type"].startswith("uint")
-        else entry["message"][field["name"]]
-        for field in fields
-    }
+    nested = {each: _fields(type_string) for each, type_string in NESTED.items() if each in entry.get("nested", {})}
     return {
-        "types": {"EIP712Domain": _fields(DOMAIN_TYPE), kind: fields},
+        "types": {"EIP712Domain": _fields(DOMAIN_TYPE), kind: _fields(TYPE_STRINGS[kind]), **nested},
         "primaryType": kind,
         "domain": entry["domain"],
-        "message": message,
+        "message": _typed_message(kind, entry["message"]),
     }
+
+
+def _typed_message(kind: str, message: Entry) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for field in _fields((TYPE_STRINGS | NESTED)[kind]):
+        value = message[field["name"]]
+        if field["type"] in NESTED:
+            value = _typed_message(field["type"], value)
+        values[field["name"]] = int(value) if field["type"].startswith("uint") else value
+    return values
 
 
 @pytest.mark.parametrize("entry", **named(read("typed_data")))
@@ -206,6 +220,24 @@ def test_typed_data__document_for_a_wallet__is_the_same(entry: Entry) -> None:
     domain = Domain(entry["domain"]["chainId"], entry["domain"]["verifyingContract"])
     expected = _typed_document(entry)
     assert typed_data.typed_message(domain, entry["primaryType"], expected["message"]) == expected
+
+
+@pytest.mark.parametrize("entry", **named([each for each in read("typed_data") if "nested" in each]))
+def test_typed_data__request_for__what_a_wallet_shows_is_what_is_signed(entry: Entry) -> None:
+    assert entry["nested"] == {kind: _fields(type_string) for kind, type_string in NESTED.items()}
+    message = entry["message"]
+    request = request_from(message["requester"], message["params"])
+    shown = typed_data.request_for_message(request, int(message["relayerFee"]), message["validUntil"])
+    domain = Domain(entry["domain"]["chainId"], entry["domain"]["verifyingContract"])
+    document = json.loads(json.dumps(typed_data.typed_message(domain, "RequestFor", shown)))
+    assert not _numbers_in(document["message"]), "a wallet would round them"
+    signable = encode_typed_data(full_message=document)
+    assert "0x" + signable.body.hex() == entry["structHash"]
+
+
+def _numbers_in(message: Entry) -> list[int]:
+    inner = [number for value in message.values() if isinstance(value, dict) for number in _numbers_in(value)]
+    return inner + [value for value in message.values() if type(value) is int]
 
 
 def test_typed_data__every_type__has_a_vector() -> None:

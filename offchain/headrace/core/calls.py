@@ -8,7 +8,7 @@ from __future__ import annotations
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
-from headrace.core.requests import PACKED_TYPES, pack
+from headrace.core.requests import PACKED_TYPES, pack, params_of
 from headrace.core.types import Address, Hash32, Request
 
 _PARAMS = (
@@ -25,7 +25,25 @@ def request_inference_data(request: Request, prompt: bytes) -> bytes:
         request: its requester is not part of the call: the market takes the sender.
         prompt: the payload's bytes to publish with the request, or empty for a prompt known by its hash only.
     """
-    return _call("requestInference", (_PARAMS, "bytes"), (_params(request), prompt))
+    return _call("requestInference", (_PARAMS, "bytes"), (params_of(request), prompt))
+
+
+def request_inference_for_data(
+    request: Request, prompt: bytes, relayer_fee_wei: int, valid_until_s: int, signature: bytes
+) -> bytes:
+    """`requestInferenceFor(RequestParams params, bytes prompt, address requester, uint96 relayerFee, uint40 validUntil,
+    bytes signature)`; anyone may send it.
+
+    Args:
+        request: with the requester whose credit pays.
+        prompt: as for `request_inference_data`.
+        relayer_fee_wei: what the requester signed for the relayer.
+        valid_until_s: the last second in which the signature counts.
+        signature: of the requester's key, or what its contract takes for one (ERC-1271).
+    """
+    types = (_PARAMS, "bytes", "address", "uint96", "uint40", "bytes")
+    values = (params_of(request), prompt, request.requester, relayer_fee_wei, valid_until_s, signature)
+    return _call("requestInferenceFor", types, values)
 
 
 def cancel_data(request: Request) -> bytes:
@@ -64,29 +82,6 @@ def _call(name: str, types: tuple[str, ...], values: tuple[object, ...]) -> byte
     return keccak(text=f"{name}({','.join(types)})")[:4] + encode(types, values)
 
 
-def _params(request: Request) -> tuple[object, ...]:
-    return (
-        request.relayer,
-        bytes.fromhex(request.model_id[2:]),
-        bytes.fromhex(request.prompt_hash[2:]),
-        request.salt,
-        request.deadline_s,
-        request.prompt_bytes,
-        request.max_output_tokens,
-        request.callback_gas,
-        int(request.lane),
-        request.batchable,
-        request.inline_result,
-        int(request.mode),
-        request.k,
-        request.n,
-        request.verifier,
-        request.max_reward_wei,
-        request.gas_budget_wei,
-        request.priority_fee_wei,
-    )
-
-
 def selectors() -> dict[str, bytes]:
     """The first four bytes of the calls that a relayer sends, by function name."""
     result_item = f"({_PACKED},uint96,bytes32)"
@@ -96,5 +91,6 @@ def selectors() -> dict[str, bytes]:
         "recordRound": f"recordRound(address,{record},bytes)",
         "submitResults": f"submitResults(address,{result_set}[])",
         "expire": f"expire({_PACKED}[])",
+        "requestInferenceFor": f"requestInferenceFor({_PARAMS},bytes,address,uint96,uint40,bytes)",
     }
     return {name: keccak(text=signature)[:4] for name, signature in signatures.items()}

@@ -90,6 +90,30 @@ def unpack(packed: PackedRequest) -> Request:
     )
 
 
+def params_of(request: Request) -> tuple[object, ...]:
+    """The fields of `RequestParams` in the order of the ABI: all but the requester, as wallets show and sign them."""
+    return (
+        request.relayer,
+        bytes.fromhex(request.model_id[2:]),
+        bytes.fromhex(request.prompt_hash[2:]),
+        request.salt,
+        request.deadline_s,
+        request.prompt_bytes,
+        request.max_output_tokens,
+        request.callback_gas,
+        int(request.lane),
+        request.batchable,
+        request.inline_result,
+        int(request.mode),
+        request.k,
+        request.n,
+        request.verifier,
+        request.max_reward_wei,
+        request.gas_budget_wei,
+        request.priority_fee_wei,
+    )
+
+
 def request_id(request: Request, chain_id: int, market: Address) -> Hash32:
     """keccak256(chain id ‖ market ‖ the request's seven words)."""
     encoded = encode(("uint256", "address", *PACKED_TYPES), (chain_id, market, *pack(request)))

@@ -1,4 +1,4 @@
-"""EIP-712 digests of everything that relayers and nodes sign, and who signed a digest.
+"""EIP-712 digests of everything that requesters, relayers and nodes sign, and who signed a digest.
 
 The types are those of `contracts/libraries/TypedDataLib.sol`; `Access`, `LinkHello` and `Heartbeat` are never seen by a
 contract. Source: EIP-712.
@@ -6,7 +6,7 @@ contract. Source: EIP-712.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from eth_abi.abi import encode
@@ -16,7 +16,8 @@ from eth_utils.crypto import keccak
 from eth_utils.exceptions import ValidationError
 
 from headrace.core.errors import SignatureMismatch
-from headrace.core.types import Address, Assignment, Hash32, Result, RoundRecord
+from headrace.core.requests import params_of
+from headrace.core.types import Address, Assignment, Hash32, Request, Result, RoundRecord
 
 NAME = "Headrace"
 VERSION = "1"
@@ -41,6 +42,12 @@ TYPES: dict[str, tuple[tuple[str, str], ...]] = {
         ("deadline", "uint40"),
     ),
     "Release": (("requestId", "bytes32"), ("validUntil", "uint40")),
+    "RequestFor": (
+        ("params", "RequestParams"),
+        ("requester", "address"),
+        ("relayerFee", "uint96"),
+        ("validUntil", "uint40"),
+    ),
     "RoundRecord": (
         ("round", "uint64"),
         ("decisionsRoot", "bytes32"),
@@ -62,13 +69,45 @@ TYPES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "Heartbeat": (("node", "address"), ("relayer", "address"), ("contentHash", "bytes32")),
 }
+NESTED_TYPES: dict[str, tuple[tuple[str, str], ...]] = {
+    "RequestParams": (
+        ("relayer", "address"),
+        ("modelId", "bytes32"),
+        ("promptHash", "bytes32"),
+        ("salt", "uint64"),
+        ("deadline", "uint40"),
+        ("promptBytes", "uint32"),
+        ("maxOutputTokens", "uint24"),
+        ("callbackGas", "uint24"),
+        ("lane", "uint8"),
+        ("batchable", "bool"),
+        ("inlineResult", "bool"),
+        ("mode", "uint8"),
+        ("k", "uint8"),
+        ("n", "uint8"),
+        ("verifier", "address"),
+        ("maxReward", "uint80"),
+        ("gasBudget", "uint80"),
+        ("priorityFee", "uint80"),
+    ),
+}
+"""Types that are only ever signed as a field of another."""
+
+
+def types_of(name: str) -> dict[str, tuple[tuple[str, str], ...]]:
+    """A type's fields by its name, and those of the types that it holds."""
+    fields = (TYPES | NESTED_TYPES)[name]
+    held = sorted({kind for _, kind in fields if kind in NESTED_TYPES})
+    return {name: fields} | {kind: NESTED_TYPES[kind] for kind in held}
 
 
 def _type_string(name: str) -> str:
-    return f"{name}({','.join(f'{kind} {field}' for field, kind in TYPES[name])})"
+    return "".join(
+        f"{each}({','.join(f'{kind} {field}' for field, kind in fields)})" for each, fields in types_of(name).items()
+    )
 
 
-_TYPE_HASHES = {name: keccak(text=_type_string(name)) for name in TYPES}
+_TYPE_HASHES = {name: keccak(text=_type_string(name)) for name in (*TYPES, *NESTED_TYPES)}
 _DOMAIN_TYPE_HASH = keccak(text="EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)")
 
 
@@ -95,7 +134,7 @@ class Domain:
         )
 
 
-def typed_message(domain: Domain, name: str, message: dict[str, object]) -> dict[str, object]:
+def typed_message(domain: Domain, name: str, message: Mapping[str, object]) -> dict[str, object]:
     """The whole EIP-712 document of a message, as a wallet wants it (`eth_signTypedData_v4`)."""
     domain_type = (
         ("name", "string"),
@@ -106,7 +145,10 @@ def typed_message(domain: Domain, name: str, message: dict[str, object]) -> dict
     return {
         "types": {
             "EIP712Domain": [{"name": field, "type": kind} for field, kind in domain_type],
-            name: [{"name": field, "type": kind} for field, kind in TYPES[name]],
+            **{
+                each: [{"name": field, "type": kind} for field, kind in fields]
+                for each, fields in types_of(name).items()
+            },
         },
         "primaryType": name,
         "domain": {
@@ -115,8 +157,32 @@ def typed_message(domain: Domain, name: str, message: dict[str, object]) -> dict
             "chainId": domain.chain_id,
             "verifyingContract": domain.verifying_contract,
         },
-        "message": message,
+        "message": dict(message),
     }
+
+
+def request_for_message(request: Request, relayer_fee_wei: int, valid_until_s: int) -> dict[str, object]:
+    """What a requester reads and signs to have a relayer post its request: the contract's names, and numbers as decimal
+    text, since wallets round large ones."""
+    fields = zip(NESTED_TYPES["RequestParams"], params_of(request), strict=True)
+    return {
+        "params": {name: _shown(kind, value) for (name, kind), value in fields},
+        "requester": request.requester,
+        "relayerFee": str(relayer_fee_wei),
+        "validUntil": str(valid_until_s),
+    }
+
+
+def hash_request_for(request: Request, relayer_fee_wei: int, valid_until_s: int) -> bytes:
+    """Struct hash of a requester's word that a relayer may post its request.
+
+    Args:
+        request: escrowed from its requester's credit in the market.
+        relayer_fee_wei: paid from the same credit to the relayer that the request names.
+        valid_until_s: the last second in which it may be posted.
+    """
+    params = _hash("RequestParams", *params_of(request))
+    return _hash("RequestFor", params, request.requester, relayer_fee_wei, valid_until_s)
 
 
 def hash_result(result: Result) -> bytes:
@@ -239,8 +305,15 @@ def require_signer(expected: Address, digest_: bytes, signature: bytes, what: st
 
 
 def _hash(name: str, *values: object) -> bytes:
-    kinds = tuple(kind for _, kind in TYPES[name])
+    # A field that is a struct is hashed by its own struct hash.
+    kinds = tuple("bytes32" if kind in NESTED_TYPES else kind for _, kind in types_of(name)[name])
     return keccak(encode(("bytes32", *kinds), (_TYPE_HASHES[name], *values)))
+
+
+def _shown(kind: str, value: object) -> object:
+    if kind.startswith("uint"):
+        return str(value)
+    return "0x" + value.hex() if isinstance(value, bytes) else value
 
 
 def _b32(text: Hash32) -> bytes:

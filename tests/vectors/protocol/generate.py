@@ -302,6 +302,23 @@ def typed_data_vectors() -> list[Entry]:
             typed_data.hash_release(result.request_id, NOW_S + 60),
             "relayer",
         ),
+        request_for_case("a request to be posted for its requester", market, PLAIN, 10**14, NOW_S + 60),
+        request_for_case(
+            "the same for the same fee, to be answered inline and called back",
+            market,
+            replace(PLAIN, inline_result=True, batchable=False, callback_gas=50_000, lane=Lane.BULK),
+            10**14,
+            NOW_S + 60,
+        ),
+        request_for_case("the same on another chain", Domain(8453, MARKET), PLAIN, 10**14, NOW_S + 60),
+        request_for_case("a request to be posted for nothing", market, NOTHING, 0, 0),
+        request_for_case(
+            "a request to be posted with all at their largest",
+            TOP_DOMAIN,
+            replace(NOTHING, **LARGEST),
+            2**96 - 1,
+            2**40 - 1,
+        ),
         record_case("a round's record", log, record),
         record_case("a round's record with all at their largest", TOP_DOMAIN, top_record),
         typed_case(
@@ -357,6 +374,18 @@ def assignment_case(name: str, domain: Domain, assignment: Assignment) -> Entry:
     return typed_case(name, domain, "Assignment", assignment_entry(assignment), struct_hash, "relayer")
 
 
+def request_for_case(name: str, domain: Domain, request: Request, fee: int, valid_until: int) -> Entry:
+    message = {
+        "params": params_entry(request),
+        "requester": request.requester,
+        "relayerFee": str(fee),
+        "validUntil": valid_until,
+    }
+    struct_hash = typed_data.hash_request_for(request, fee, valid_until)
+    entry = typed_case(name, domain, "RequestFor", message, struct_hash, "requester")
+    return entry | {"nested": {kind: fields_entry(fields) for kind, fields in typed_data.NESTED_TYPES.items()}}
+
+
 def record_case(name: str, domain: Domain, record: RoundRecord) -> Entry:
     struct_hash = typed_data.hash_round_record(record)
     return typed_case(name, domain, "RoundRecord", record_entry(record), struct_hash, "relayer")
@@ -373,13 +402,17 @@ def typed_case(name: str, domain: Domain, kind: str, message: Entry, struct_hash
             "chainId": domain.chain_id,
             "verifyingContract": domain.verifying_contract,
         },
-        "types": [{"name": field, "type": type_} for field, type_ in typed_data.TYPES[kind]],
+        "types": fields_entry(typed_data.TYPES[kind]),
         "message": message,
         "structHash": "0x" + struct_hash.hex(),
         "digest": "0x" + digest.hex(),
         "signer": signer,
         "signature": "0x" + sign(signer, digest).hex(),
     }
+
+
+def fields_entry(fields: Iterable[tuple[str, str]]) -> list[Entry]:
+    return [{"name": name, "type": kind} for name, kind in fields]
 
 
 def sign(name: str, digest: bytes) -> bytes:
