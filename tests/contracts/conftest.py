@@ -7,6 +7,7 @@ from eth_account import Account
 
 from tests.contracts import builders
 from tests.contracts.builders import ETHER
+from tests.contracts.trial import Trial
 from tests.contracts.world import GAS_LIMIT, GasTerms, World
 
 UNBOND_DELAY = 200_000
@@ -137,3 +138,9 @@ def bonded_other_relayer(stakes, other_relayer):
 def other_node(world, register_node):
     """The address of a second joined node; its key is OTHER_NODE_KEY."""
     return register_node(OTHER_NODE_KEY, world.market)
+
+
+@pytest.fixture
+def trial(world, faults):
+    """What faults in the shared market are proven with."""
+    return Trial(world, faults)
