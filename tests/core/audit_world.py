@@ -10,11 +10,12 @@ from eth_utils.crypto import keccak
 from headrace.core import typed_data
 from headrace.core.audit import Evidence, Finding, RecordedRound, ServedRound, audit_rounds, chained_head
 from headrace.core.canonical import canonical_json
+from headrace.core.gas import required_answer_bytes
 from headrace.core.rounds import close_round, merge_decisions
 from headrace.core.scheduling import Anchor, CycleInputs, NodeView, Offer, Policy, WaitingRequest, plan_cycle
 from headrace.core.snapshot import encode_snapshot, policy_hash, to_json
 from headrace.core.tasks import Heartbeat
-from headrace.core.types import ZERO_HASH, Decision, GasQuote, Price, Request
+from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Decision, GasQuote, Price, Request
 from tests.fakes import GWEI, MARKET, MODEL_ID, RELAYER, TERMS, FakeChain, FakeSigner
 
 CONFIRMATIONS = 2
@@ -72,6 +73,10 @@ class World:
             excluded_nodes=(),
             supersedes_round=0,
             released_until_s=0,
+            callback_gas=request.callback_gas,
+            answer_bytes=required_answer_bytes(request),
+            verifier=request.verifier,
+            verifier_gas=0 if request.verifier == ZERO_ADDRESS else 25_000,
         )
 
     def record(self, *cycles: CycleInputs, **changes: Any) -> None:

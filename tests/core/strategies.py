@@ -24,6 +24,7 @@ NOW_S = 1_800_000_000
 NOW_MS = NOW_S * 1000
 GWEI = 10**9
 MODELS = ("gpt-2", "llama-7b", "llama-70b")
+VERIFIER = "0x" + "5e" * 20
 
 
 def model_id(name: str) -> str:
@@ -99,6 +100,8 @@ terms = st.builds(
     min_ttl_s=st.just(10),
     max_ttl_s=st.just(86_400),
     max_inline_prompt_bytes=st.just(8192),
+    max_callback_gas=st.just(2_000_000),
+    verifier_gas=st.just(400_000),
     tip_cap_wei=st.integers(0, 3 * GWEI),
     fixed_gas=st.integers(0, 200_000),
     item_gas=st.integers(0, 30_000),
@@ -121,6 +124,8 @@ _REQUEST_OBSTACLES: tuple[dict[str, Any], ...] = (
     {"prompt_available": False},
     {"assignments": 3},
     {"deadline_s": NOW_S},
+    {"callback_gas": 2_000_000, "answer_bytes": 200_000},
+    {"verifier": VERIFIER, "verifier_gas": 25_000},
 )
 _NODE_OBSTACLES: tuple[dict[str, Any], ...] = (
     *[{}] * 8,
@@ -130,6 +135,7 @@ _NODE_OBSTACLES: tuple[dict[str, Any], ...] = (
     {"settled_count": 9},
     {"joined_at_s": NOW_S - 86_399},
     {"heartbeat_at_ms": NOW_MS - 15_001},
+    {"verifiers": (VERIFIER,)},
 )
 
 
@@ -155,6 +161,8 @@ def waiting_requests(draw: st.DrawFn, number: int, lane: Lane | None = None) -> 
         "excluded_nodes": tuple(sorted(draw(st.sets(st.integers(1, 6), max_size=2).map(_addresses)))),
         "supersedes_round": draw(st.integers(0, 11)),
         "released_until_s": 0,
+        "callback_gas": draw(st.sampled_from([0, 0, 100_000])),
+        "answer_bytes": draw(st.sampled_from([0, 0, 5_000])),
     }
     return WaitingRequest(**fields | draw(st.sampled_from(_REQUEST_OBSTACLES)))
 
@@ -167,6 +175,8 @@ def unrestrained(request: WaitingRequest) -> dict[str, object]:
         "prompt_available": True,
         "assignments": 0,
         "excluded_nodes": (),
+        "answer_bytes": 0,
+        "verifier": ZERO_ADDRESS,
     }
 
 

@@ -21,7 +21,7 @@ from headrace.core.events import ChainEvent
 from headrace.core.rounds import hash_snapshots
 from headrace.core.scheduling import CycleInputs, Offer, plan_cycle
 from headrace.core.snapshot import encode_snapshot
-from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Price, RoundRecord, Status
+from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Mode, Price, RoundRecord, Status
 from tests.core.audit_world import NODE_SIGNER, World, node_view
 from tests.fakes import MODEL_ID, RELAYER, TERMS, FakeChain, FakeSigner, make_request
 
@@ -87,11 +87,16 @@ def test_audit_rounds__record_says_something_else__is_a_difference(changes: dict
         (edit_request(request_id="0x" + "00" * 32), "request 0x" + "00" * 32 + " existence"),
         (edit_request(max_reward_wei=1), "max_reward_wei"),
         (edit_request(priority_fee_wei=0), "priority_fee_wei"),
+        (edit_request(callback_gas=1), "callback_gas"),
+        (edit_request(answer_bytes=1), "answer_bytes"),
+        (edit_request(verifier=RELAYER), "verifier"),
+        (edit_request(verifier_gas=1), "verifier_gas"),
         (edit_request(included_at_s=0), "included_at_s"),
         (edit_request(deadline_s=2_000_000_000), "deadline_s"),
         (edit_node(free_memory_mb=3_999), "free_memory_mb"),
         (edit_node(max_in_flight=1), "max_in_flight"),
         (edit_node(avg_latency_ms=701), "avg_latency_ms"),
+        (edit_node(verifiers=(RELAYER,)), "verifiers"),
         (edit_node(in_flight=0), "in_flight"),
         (edit_node(heartbeat_at_ms=1), "heartbeat_at_ms"),
         (edit_node(heartbeat_signature="0x"), "heartbeat_signature"),
@@ -105,6 +110,22 @@ def test_audit_rounds__snapshot_is_untrue__names_the_field(edit: Edit, field: st
     world.record(edit(world.inputs()))
     fields = [finding.field for finding in world.findings() if finding.severity is Severity.DIFFERENCE]
     assert any(name.endswith(field) for name in fields), fields
+
+
+def test_audit_rounds__request_with_call_outs__is_as_it_was_posted() -> None:
+    extras = {"callback_gas": 100_000, "inline_result": True, "mode": Mode.VERIFIER, "verifier": RELAYER}
+    world = World(make_request(**extras))
+    world.record(world.inputs())
+    assert world.findings() == []
+
+
+@pytest.mark.parametrize("gas", [0, TERMS.verifier_gas + 1])
+def test_audit_rounds__verifier_counted_with_nothing_or_too_much__is_a_difference(gas: int) -> None:
+    world = World(make_request(mode=Mode.VERIFIER, verifier=RELAYER))
+    world.record(edit_request(verifier_gas=gas)(world.inputs()))
+    (finding,) = world.findings()
+    assert finding.field.endswith("verifier_gas")
+    assert finding.expected == f"1 to {TERMS.verifier_gas}"
 
 
 def test_audit_rounds__more_in_flight_than_the_heartbeat__is_the_relayers_own_count() -> None:

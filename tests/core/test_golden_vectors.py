@@ -49,6 +49,7 @@ TYPE_STRINGS = {
     "RoundRecord": "uint64 round,bytes32 decisionsRoot,bytes32 snapshotHash,bytes32 policyHash,uint64 anchorBlock,"
     "bytes32 anchorHash,uint32 assigned,uint32 skipped,uint32 tooLate",
     "RegisterNode": "address key,address owner",
+    "Attestation": "bytes32 requestId,address node,bytes32 resultHash",
     "Access": "address account,address relayer,uint40 validUntil",
     "LinkHello": "address node,address relayer,uint16 protocolVersion,bytes32 challenge",
     "Heartbeat": "address node,address relayer,bytes32 contentHash",
@@ -146,9 +147,14 @@ def test_requests__each_field__is_set_alone_in_one() -> None:
 # Typed data
 
 
+def domain_of(entry: Entry) -> Domain:
+    domain = entry["domain"]
+    return Domain(domain["chainId"], domain["verifyingContract"], domain["name"])
+
+
 @pytest.mark.parametrize("entry", **named(read("typed_data")))
 def test_typed_data__core(entry: Entry) -> None:
-    domain = Domain(entry["domain"]["chainId"], entry["domain"]["verifyingContract"])
+    domain = domain_of(entry)
     struct_hash = STRUCT_HASHES[entry["primaryType"]](entry["message"])
     assert "0x" + struct_hash.hex() == entry["structHash"]
     digest = typed_data.digest(domain, struct_hash)
@@ -168,6 +174,7 @@ STRUCT_HASHES = {
     ),
     "RoundRecord": lambda m: typed_data.hash_round_record(record_from(m)),
     "RegisterNode": lambda m: typed_data.hash_register_node(m["key"], m["owner"]),
+    "Attestation": lambda m: typed_data.hash_attestation(m["requestId"], m["node"], m["resultHash"]),
     "Access": lambda m: typed_data.hash_access(m["account"], m["relayer"], m["validUntil"]),
     "LinkHello": lambda m: typed_data.hash_link_hello(m["node"], m["relayer"], m["protocolVersion"], m["challenge"]),
     "Heartbeat": lambda m: typed_data.hash_heartbeat(m["node"], m["relayer"], m["contentHash"]),
@@ -217,7 +224,7 @@ def test_typed_data__eth_account(entry: Entry) -> None:
 
 @pytest.mark.parametrize("entry", **named(read("typed_data")))
 def test_typed_data__document_for_a_wallet__is_the_same(entry: Entry) -> None:
-    domain = Domain(entry["domain"]["chainId"], entry["domain"]["verifyingContract"])
+    domain = domain_of(entry)
     expected = _typed_document(entry)
     assert typed_data.typed_message(domain, entry["primaryType"], expected["message"]) == expected
 
@@ -228,7 +235,7 @@ def test_typed_data__request_for__what_a_wallet_shows_is_what_is_signed(entry: E
     message = entry["message"]
     request = request_from(message["requester"], message["params"])
     shown = typed_data.request_for_message(request, int(message["relayerFee"]), message["validUntil"])
-    domain = Domain(entry["domain"]["chainId"], entry["domain"]["verifyingContract"])
+    domain = domain_of(entry)
     document = json.loads(json.dumps(typed_data.typed_message(domain, "RequestFor", shown)))
     assert not _numbers_in(document["message"]), "a wallet would round them"
     signable = encode_typed_data(full_message=document)
@@ -456,6 +463,8 @@ def test_enum__reasons__are_within_the_numbers_of_their_kind() -> None:
         "PROMPT_MISSING": 20,
         "NODES_SILENT": 21,
         "RELEASED": 22,
+        "ANSWER_TOO_LONG": 23,
+        "NO_PROOF": 24,
         "DEADLINE_PASSED": 40,
         "DEADLINE_INFEASIBLE": 41,
     }

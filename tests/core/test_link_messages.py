@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import InvalidInput
+from headrace.core.gas import MAX_PROOF_BYTES
 from headrace.core.link_messages import (
     MAX_FRAME_BYTES,
     MAX_ITEMS,
@@ -49,9 +50,13 @@ REQUEST = make_request()
 ID = request_id(REQUEST, 31337, MARKET)
 SIGNATURE = bytes(range(65))
 RESULT = Result(ID, "0x" + "77" * 32, 2**96 - 1, RELAYER, 2**53 - 1)
-HEARTBEAT = Heartbeat(NODE, 5, 1_750_000_000_000, 4096, 1, 4, 730, (REQUEST.model_id,), (), 900, "local")
+HEARTBEAT = Heartbeat(
+    NODE, 5, 1_750_000_000_000, 4096, 1, 4, 730, (REQUEST.model_id,), (), 900, "local", verifiers=(RELAYER,)
+)
 TASK = Task(Assignment(ID, RELAYER, NODE, 3, 10**14, REQUEST.deadline_s), SIGNATURE, REQUEST, "smol", b"\x01\xff why")
-DELIVERY = Delivery(NODE, RESULT, SIGNATURE, b"\x01" + bytes(MAX_PAYLOAD_BYTES - 1), 12, 345)
+DELIVERY = Delivery(
+    NODE, RESULT, SIGNATURE, b"\x01" + bytes(MAX_PAYLOAD_BYTES - 1), 12, 345, proof=b"\x07" * MAX_PROOF_BYTES
+)
 REFUSAL = Refusal(ID, 3, RefusalReason.BUSY, "it has 4 tasks, its most")
 CHALLENGE = Challenge(challenge="0x" + "99" * 32, relayer=RELAYER, chain_id=31337, market=MARKET)
 HELLO = Hello(node=NODE, signature="0x" + SIGNATURE.hex())
@@ -118,20 +123,25 @@ def test_a_heartbeats_digest_depends_on_all_of_it() -> None:
         heartbeat_digest(domain, NODE, HEARTBEAT),
         heartbeat_digest(Domain(1, MARKET), RELAYER, HEARTBEAT),
     }
-    for change in ({"sequence": 6}, {"in_flight": 0}, {"models": ()}, {"region": "elsewhere"}):
+    for change in ({"sequence": 6}, {"in_flight": 0}, {"models": ()}, {"region": "elsewhere"}, {"verifiers": ()}):
         digests.add(heartbeat_digest(domain, RELAYER, dataclasses.replace(HEARTBEAT, **change)))
-    assert len(digests) == 7
+    assert len(digests) == 8
 
 
-@pytest.mark.parametrize("change", [{"warm_models": (ID,)}, {"models": (REQUEST.model_id, REQUEST.model_id)}])
+@pytest.mark.parametrize(
+    "change",
+    [{"warm_models": (ID,)}, {"models": (REQUEST.model_id, REQUEST.model_id)}, {"verifiers": (RELAYER, RELAYER)}],
+)
 def test_a_heartbeat_that_contradicts_itself_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="each model once"):
+    with pytest.raises(InvalidInput, match="each model and verifier once"):
         HeartbeatMessage.of(dataclasses.replace(HEARTBEAT, **change), SIGNATURE).heartbeat()
 
 
 def test_what_is_too_long_is_not_sent() -> None:
     with pytest.raises(InvalidInput, match="the link carries at most"):
         TaskMessage.of(dataclasses.replace(TASK, prompt=bytes(MAX_PAYLOAD_BYTES + 1)))
+    with pytest.raises(InvalidInput, match="proof: String should have at most 8194"):
+        DeliveryMessage.of(dataclasses.replace(DELIVERY, proof=bytes(MAX_PROOF_BYTES + 1)))
     with pytest.raises(InvalidInput, match="results: List should have at most 1000"):
         SignSet.of(ID, 3, [RESULT] * (MAX_ITEMS + 1))
     with pytest.raises(InvalidInput, match="longer than"):

@@ -28,6 +28,7 @@ from tests.core.strategies import (
     GWEI,
     NOW_MS,
     NOW_S,
+    VERIFIER,
     address_number,
     cycle_inputs,
     hash_number,
@@ -288,6 +289,8 @@ MINIMAL: dict[Reason, tuple[dict[str, Any], dict[str, Any]]] = {
     Reason.PROMPT_MISSING: ({"prompt_available": False}, {}),
     Reason.NODES_SILENT: ({}, {"heartbeat_at_ms": NOW_MS - 15_001}),
     Reason.RELEASED: ({"released_until_s": NOW_S - 30}, {}),
+    Reason.ANSWER_TOO_LONG: ({"callback_gas": 100_000, "answer_bytes": 125_345}, {}),
+    Reason.NO_PROOF: ({"verifier": VERIFIER, "verifier_gas": 25_000}, {"verifiers": (address_number(9),)}),
     Reason.DEADLINE_PASSED: ({"deadline_s": NOW_S}, {}),
 }
 NEARLY: dict[Reason, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -300,6 +303,8 @@ NEARLY: dict[Reason, tuple[dict[str, Any], dict[str, Any]]] = {
     Reason.ATTEMPTS_EXHAUSTED: ({"assignments": 2}, {}),
     Reason.NODES_SILENT: ({}, {"heartbeat_at_ms": NOW_MS - 15_000}),
     Reason.RELEASED: ({"released_until_s": NOW_S - 31}, {}),
+    Reason.ANSWER_TOO_LONG: ({"callback_gas": 100_000, "answer_bytes": 125_344}, {}),
+    Reason.NO_PROOF: ({"verifier": VERIFIER, "verifier_gas": 25_000}, {"verifiers": (address_number(9), VERIFIER)}),
     Reason.DEADLINE_PASSED: ({"deadline_s": NOW_S + 1}, {}),
 }
 
@@ -372,6 +377,16 @@ def test_gas_budget__batchable__needs_its_share_of_a_batch_only() -> None:
         assert only(cycle([request], [node(1)])).decision.reason is Reason.LOWEST_COST
         short = replace(request, gas_budget_wei=needed - 1)
         assert only(cycle([short], [node(1)])).decision.reason is Reason.GAS_BUDGET_SHORT
+
+
+def test_gas_budget__callback_verifier_and_the_bytes_for_it__are_paid_for_too() -> None:
+    extras = {"callback_gas": 300_000, "answer_bytes": 1_000, "verifier": VERIFIER, "verifier_gas": 25_000}
+    gas = 90_000 // 8 + 16_000 + 40 * 1_000 + 300_000 + 10_000 + 25_000
+    request = waiting(1, gas_budget_wei=gas * 8 * GWEI, **extras)
+    prover = node(1, verifiers=(VERIFIER,))
+    assert only(cycle([request], [prover])).decision.reason is Reason.LOWEST_COST
+    short = replace(request, gas_budget_wei=request.gas_budget_wei - 1)
+    assert only(cycle([short], [prover])).decision.reason is Reason.GAS_BUDGET_SHORT
 
 
 def test_gas_budget__tip_above_the_cap__counts_as_the_cap() -> None:

@@ -35,6 +35,8 @@ _TERMS = {
     "probation_settled_count": "PROBATION_SETTLED_COUNT",
     "probation_duration_s": "PROBATION_DURATION",
 }
+    "max_callback_gas": "MAX_CALLBACK_GAS",
+    "verifier_gas": "VERIFIER_GAS",
 
 
 class ChainReader(ChainPart):

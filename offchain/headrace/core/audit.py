@@ -20,6 +20,7 @@ from eth_utils.crypto import keccak
 from headrace.core import typed_data
 from headrace.core.errors import InvalidInput, SignatureMismatch
 from headrace.core.events import BlockRef, ChainEvent, request_from_event
+from headrace.core.gas import required_answer_bytes
 from headrace.core.rounds import close_round, hash_snapshots, merge_decisions
 from headrace.core.scheduling import CycleInputs, NodeView, WaitingRequest, plan_cycle
 from headrace.core.snapshot import decode_snapshot, from_json, policy_hash
@@ -291,6 +292,7 @@ class _Audit:
         self._compare(f"{at}free_memory_mb", beat.free_memory_mb, view.free_memory_mb)
         self._compare(f"{at}max_in_flight", beat.max_in_flight, view.max_in_flight)
         self._compare(f"{at}avg_latency_ms", beat.avg_latency_ms, view.avg_latency_ms)
+        self._compare(f"{at}verifiers", beat.verifiers, view.verifiers)
         # The relayer adds what it assigned since the heartbeat, so it may only be more.
         if view.in_flight < beat.in_flight:
             self._find(Severity.DIFFERENCE, f"{at}in_flight", f"at least {beat.in_flight}", str(view.in_flight))
@@ -338,8 +340,16 @@ class _Audit:
             "batchable",
             "max_reward_wei",
             "gas_budget_wei",
+            "callback_gas",
+            "verifier",
         ):
             self._compare(f"{at}{name}", getattr(request, name), getattr(view, name))
+        self._compare(f"{at}answer_bytes", required_answer_bytes(request), view.answer_bytes)
+        # What a verifier uses is the relayer's guess, within what the market gives it.
+        most_gas = 0 if request.verifier == ZERO_ADDRESS else inputs.terms.verifier_gas
+        if not min(1, most_gas) <= view.verifier_gas <= most_gas:
+            expected = f"{min(1, most_gas)} to {most_gas}"
+            self._find(Severity.DIFFERENCE, f"{at}verifier_gas", expected, str(view.verifier_gas))
         block = self._evidence.blocks.get(known.block)
         if block is not None:
             self._compare(f"{at}included_at_s", block.timestamp_s, view.included_at_s)

@@ -34,3 +34,4 @@ class JournalEntry:
     detail: str
     received_at_ms: int
     changed_at_ms: int
+    proof: bytes = b""  # of the result, for the request's verifier

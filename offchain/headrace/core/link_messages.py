@@ -32,6 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from headrace.core.canonical import MAX_SAFE_INTEGER, content_hash
 from headrace.core.errors import InvalidInput
+from headrace.core.gas import MAX_PROOF_BYTES
 from headrace.core.requests import PackedRequest, pack, unpack
 from headrace.core.snapshot import to_json
 from headrace.core.tasks import Accept, Delivery, Heartbeat, Refusal, RefusalReason, Task
@@ -44,6 +45,7 @@ MAX_PAYLOAD_BYTES = 1024 * 1024
 """Of a prompt or an answer, envelope included: in base64 it leaves room for the rest of its frame."""
 MAX_ITEMS = 1_000
 MAX_MESSAGE_CHARS = 500
+MAX_VERIFIERS = 16
 _MAX_IN_FLIGHT = 10_000
 _MAX_BASE64_CHARS = 4 * -(-MAX_PAYLOAD_BYTES // 3)
 
@@ -53,6 +55,7 @@ _M = TypeVar("_M", bound=BaseModel)
 _Address = Annotated[str, Field(pattern=r"^0x[0-9a-f]{40}$")]
 _Hash32 = Annotated[str, Field(pattern=r"^0x[0-9a-f]{64}$")]
 _Signature = Annotated[str, Field(pattern=r"^0x[0-9a-f]{130}$")]
+_Proof = Annotated[str, Field(pattern=r"^0x([0-9a-f]{2})*$", max_length=2 + 2 * MAX_PROOF_BYTES)]
 _Uint96 = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,28})$")]
 _Uint256 = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,77})$")]
 _Integer = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
@@ -138,6 +141,7 @@ class HeartbeatPart(_Model):
     warm_models: Annotated[list[_Hash32], Field(max_length=MAX_ITEMS)]
     avg_latency_ms: Annotated[int, Field(ge=0, le=86_400_000)]
     region: Annotated[str, Field(max_length=32)]
+    verifiers: Annotated[list[_Address], Field(max_length=MAX_VERIFIERS)]
 
 
 # From the relayer
@@ -308,13 +312,14 @@ class HeartbeatMessage(_Model):
         """The heartbeat that it carries.
 
         Raises:
-            InvalidInput: its models repeat, or it calls a model warm that it does not serve.
+            InvalidInput: its models or verifiers repeat, or it calls a model warm that it does not serve.
         """
         fields = self.content.model_dump()
         models, warm = tuple(fields.pop("models")), tuple(fields.pop("warm_models"))
-        if len(set(models)) != len(models) or len(set(warm)) != len(warm) or not set(warm) <= set(models):
-            raise InvalidInput("a heartbeat lists each model once, and as warm only what it serves")
-        return Heartbeat(**fields, models=models, warm_models=warm)
+        verifiers = tuple(fields.pop("verifiers"))
+        if any(len(set(each)) != len(each) for each in (models, warm, verifiers)) or not set(warm) <= set(models):
+            raise InvalidInput("a heartbeat lists each model and verifier once, and as warm only what it serves")
+        return Heartbeat(**fields, models=models, warm_models=warm, verifiers=verifiers)
 
     def signature_bytes(self) -> bytes:
         """The 65 bytes of the signature."""
@@ -381,13 +386,14 @@ class DeliveryMessage(_Model):
     payload: _Base64
     output_tokens: _Integer
     compute_ms: _Integer
+    proof: _Proof
 
     @classmethod
     def of(cls, delivery: Delivery) -> DeliveryMessage:
         """Put a delivery on the wire.
 
         Raises:
-            InvalidInput: its payload is longer than a frame carries.
+            InvalidInput: its payload or proof is longer than a frame carries.
         """
         return _checked(
             cls,
@@ -396,6 +402,7 @@ class DeliveryMessage(_Model):
             payload=_encode_payload(delivery.payload, "answer"),
             output_tokens=delivery.output_tokens,
             compute_ms=delivery.compute_ms,
+            proof=_hex(delivery.proof),
         )
 
     def delivery(self, node: Address) -> Delivery:
@@ -411,6 +418,7 @@ class DeliveryMessage(_Model):
             payload=_decode_payload(self.payload, "answer"),
             output_tokens=self.output_tokens,
             compute_ms=self.compute_ms,
+            proof=_bytes(self.proof),
         )
 
 

@@ -24,6 +24,9 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.PROMPT_MISSING: "The relayer does not have the prompt's bytes: hand them in, as they were hashed.",
     Reason.NODES_SILENT: "The nodes that offer the model sent no heartbeat in time; it waits for one to come back.",
     Reason.RELEASED: "The relayer released it for a cancel, and keeps it from nodes while that counts.",
+    Reason.ANSWER_TOO_LONG: "The answer that its callback needs may be too long for a transaction: cancel it, and post "
+    "it anew with fewer output tokens.",
+    Reason.NO_PROOF: "No node that offers the model can prove its answer to the verifier; it waits for one.",
     Reason.DEADLINE_PASSED: "Its deadline passed before a node could be given it.",
     Reason.DEADLINE_INFEASIBLE: "No node could have answered before its deadline.",
 }

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 
 from headrace.core.errors import InvalidInput
 from headrace.core.fees import charged_gas, charged_gas_price_wei, reward_wei
+from headrace.core.gas import call_out_gas, fits_alone
 from headrace.core.reference.priority import is_expired, score_e9, score_of
 from headrace.core.reference.route_cost import find_route
 from headrace.core.reference.types import ReferenceNode, ReferenceRequest
@@ -89,6 +90,10 @@ class WaitingRequest:
     excluded_nodes: tuple[Address, ...]
     supersedes_round: int
     released_until_s: int  # 0, or until when the requester may cancel on the relayer's word that it is not assigned
+    callback_gas: int = 0
+    answer_bytes: int = 0  # most of an answer that must go on-chain; 0 = none must
+    verifier: Address = ZERO_ADDRESS
+    verifier_gas: int = 0  # what the verifier is counted with
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,7 @@ class NodeView:
     heartbeat_at_ms: int
     heartbeat: str  # canonical JSON of the heartbeat's content
     heartbeat_signature: str
+    verifiers: tuple[Address, ...] = ()  # contracts to which it can prove its answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,13 +279,17 @@ class _Cycle:
             return Reason.RELEASED
         if request.assignments >= self._inputs.policy.max_assignments:
             return Reason.ATTEMPTS_EXHAUSTED
+        if not fits_alone(request.callback_gas, request.verifier_gas, request.answer_bytes):
+            return Reason.ANSWER_TOO_LONG
         if self._gas_charge_wei(request) > request.gas_budget_wei:
             return Reason.GAS_BUDGET_SHORT
         return Reason.NONE
 
     def _gas_charge_wei(self, request: WaitingRequest) -> int:
         size = self._inputs.policy.expected_batch_size if request.batchable else 1
-        return charged_gas(self._inputs.terms, size, 0) * charged_gas_price_wei(self._inputs.terms, self._inputs.gas)
+        gas = charged_gas(self._inputs.terms, size, request.answer_bytes)
+        gas += call_out_gas(request.callback_gas, request.verifier_gas)
+        return gas * charged_gas_price_wei(self._inputs.terms, self._inputs.gas)
 
     def _routes(self, request: WaitingRequest) -> list[_Route]:
         """All routes over free nodes, cheapest first; of equals the one whose node comes first."""
@@ -301,6 +311,7 @@ class _Cycle:
         """Each excludes a node for a request; in the order in which their reasons count."""
         return (
             (lambda request, node: _offer_of(request, node) is None, Reason.NO_NODE_FOR_MODEL),
+            (_cannot_prove, Reason.NO_PROOF),
             (self._is_silent, Reason.NODES_SILENT),
             (lambda request, node: node.node in request.excluded_nodes, Reason.NODES_EXCLUDED),
             (lambda request, node: _reward(request, node) > request.max_reward_wei, Reason.PRICE_ABOVE_MAX),
@@ -364,6 +375,10 @@ class _Cycle:
 
 def _offer_of(request: WaitingRequest, node: NodeView) -> Offer | None:
     return next((offer for offer in node.offers if offer.model_id == request.model_id), None)
+
+
+def _cannot_prove(request: WaitingRequest, node: NodeView) -> bool:
+    return request.verifier not in (ZERO_ADDRESS, *node.verifiers)
 
 
 def _reward(request: WaitingRequest, node: NodeView) -> int:

@@ -62,6 +62,7 @@ class Delivery:
     payload: bytes  # envelope, or bare content when the request asked for inline delivery
     output_tokens: int
     compute_ms: int
+    proof: bytes = b""  # for the request's verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class Heartbeat:
     warm_models: tuple[str, ...]  # of these, those loaded now
     avg_latency_ms: int  # of a 7B-class answer: measured time over the model's complexity
     region: str
+    verifiers: tuple[Address, ...] = ()  # contracts to which it can prove its answers
 
 
 @dataclass(frozen=True, slots=True)

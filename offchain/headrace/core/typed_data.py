@@ -1,7 +1,7 @@
 """EIP-712 digests of everything that requesters, relayers and nodes sign, and who signed a digest.
 
-The types are those of `contracts/libraries/TypedDataLib.sol`; `Access`, `LinkHello` and `Heartbeat` are never seen by a
-contract. Source: EIP-712.
+The types are those of `contracts/libraries/TypedDataLib.sol`, and `Attestation` of the verifier that takes it; `Access`,
+`LinkHello` and `Heartbeat` are never seen by a contract. Source: EIP-712.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from headrace.core.requests import params_of
 from headrace.core.types import Address, Assignment, Hash32, Request, Result, RoundRecord
 
 NAME = "Headrace"
+ATTESTED_KEY_VERIFIER = "Headrace AttestedKeyVerifier"
 VERSION = "1"
 _SECP256K1_HALF_N = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 
@@ -61,6 +62,7 @@ TYPES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "RegisterNode": (("key", "address"), ("owner", "address")),
     "Access": (("account", "address"), ("relayer", "address"), ("validUntil", "uint40")),
+    "Attestation": (("requestId", "bytes32"), ("node", "address"), ("resultHash", "bytes32")),
     "LinkHello": (
         ("node", "address"),
         ("relayer", "address"),
@@ -118,6 +120,7 @@ class Domain:
     chain_id: int
     verifying_contract: Address
 
+    name: str = NAME
     def separator(self) -> bytes:
         """The 32-byte domain separator."""
         return keccak(
@@ -125,7 +128,7 @@ class Domain:
                 ("bytes32", "bytes32", "bytes32", "uint256", "address"),
                 (
                     _DOMAIN_TYPE_HASH,
-                    keccak(text=NAME),
+                    keccak(text=self.name),
                     keccak(text=VERSION),
                     self.chain_id,
                     self.verifying_contract,
@@ -152,7 +155,7 @@ def typed_message(domain: Domain, name: str, message: Mapping[str, object]) -> d
         },
         "primaryType": name,
         "domain": {
-            "name": NAME,
+            "name": domain.name,
             "version": VERSION,
             "chainId": domain.chain_id,
             "verifyingContract": domain.verifying_contract,
@@ -257,6 +260,12 @@ def hash_access(account: Address, relayer: Address, valid_until_s: int) -> bytes
 
 
 def hash_link_hello(node: Address, relayer: Address, protocol_version: int, challenge: Hash32) -> bytes:
+def hash_attestation(request_id: Hash32, node: Address, result_hash: Hash32) -> bytes:
+    """Struct hash of an attested key's word that a result is what its model said; signed under the domain of the
+    verifier, which is named `ATTESTED_KEY_VERIFIER`."""
+    return _hash("Attestation", _b32(request_id), node, _b32(result_hash))
+
+
     """Struct hash of a node's answer to the challenge that opens its link to a relayer."""
     return _hash("LinkHello", node, relayer, protocol_version, _b32(challenge))
 

@@ -92,6 +92,8 @@ class Reason(IntEnum):
     PROMPT_MISSING = 20
     NODES_SILENT = 21
     RELEASED = 22
+    ANSWER_TOO_LONG = 23
+    NO_PROOF = 24
     DEADLINE_PASSED = 40
     DEADLINE_INFEASIBLE = 41
 
@@ -188,6 +190,14 @@ class ResultRef:
 
 
 @dataclass(frozen=True, slots=True)
+class Pending:
+    """What the market keeps of a request that is open."""
+
+    priority_fee_added_wei: int
+    effective_deadline_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class Price:
     """What a node asks for a model: wei per started KiB of prompt, and per started thousand output tokens."""
 
@@ -216,6 +226,8 @@ class MarketTerms:
     min_ttl_s: int
     max_ttl_s: int
     max_inline_prompt_bytes: int
+    max_callback_gas: int
+    verifier_gas: int  # the most that a verifier's call gets
     tip_cap_wei: int
     fixed_gas: int
     item_gas: int

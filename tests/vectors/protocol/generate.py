@@ -82,6 +82,7 @@ def address_of(text: str) -> Address:
 MARKET = address_of("market")
 SCHEDULE_LOG = address_of("schedule log")
 STAKE_MANAGER = address_of("stake manager")
+VERIFIER = address_of("attested key verifier")
 KEYS = {
     name: keys.PrivateKey(keccak(text=f"headrace test key: {name}"))
     for name in ("node", "other node", "owner", "relayer", "other relayer", "requester")
@@ -329,6 +330,13 @@ def typed_data_vectors() -> list[Entry]:
             typed_data.hash_register_node(node, account("owner")),
             "node",
         ),
+        attestation_case("an attestation", Domain(CHAIN_ID, VERIFIER, typed_data.ATTESTED_KEY_VERIFIER), result),
+        attestation_case(
+            "an attestation with all at their largest",
+            replace(TOP_DOMAIN, name=typed_data.ATTESTED_KEY_VERIFIER),
+            top_result,
+            top_address,
+        ),
         typed_case(
             "a requester signs in",
             market,
@@ -369,6 +377,13 @@ def result_set_case(name: str, domain: Domain, relayer: Address, round_: int, re
     return entry | {"of": [result_entry(result) for result in results]}
 
 
+def attestation_case(name: str, domain: Domain, result: Result, node: Address | None = None) -> Entry:
+    node = node or account("node")
+    message = {"requestId": result.request_id, "node": node, "resultHash": result.result_hash}
+    struct_hash = typed_data.hash_attestation(result.request_id, node, result.result_hash)
+    return typed_case(name, domain, "Attestation", message, struct_hash, "other node")
+
+
 def assignment_case(name: str, domain: Domain, assignment: Assignment) -> Entry:
     struct_hash = typed_data.hash_assignment(assignment)
     return typed_case(name, domain, "Assignment", assignment_entry(assignment), struct_hash, "relayer")
@@ -397,7 +412,7 @@ def typed_case(name: str, domain: Domain, kind: str, message: Entry, struct_hash
         "name": name,
         "primaryType": kind,
         "domain": {
-            "name": typed_data.NAME,
+            "name": domain.name,
             "version": typed_data.VERSION,
             "chainId": domain.chain_id,
             "verifyingContract": domain.verifying_contract,
@@ -512,6 +527,8 @@ TERMS = MarketTerms(
     min_ttl_s=10,
     max_ttl_s=86_400,
     max_inline_prompt_bytes=8192,
+    max_callback_gas=2_000_000,
+    verifier_gas=400_000,
     tip_cap_wei=2 * GWEI,
     fixed_gas=90_000,
     item_gas=16_000,
@@ -545,6 +562,10 @@ def waiting_request(id_: Hash32, **fields: Any) -> WaitingRequest:
         "excluded_nodes": (),
         "supersedes_round": 0,
         "released_until_s": 0,
+        "callback_gas": 0,
+        "answer_bytes": 0,
+        "verifier": ZERO_ADDRESS,
+        "verifier_gas": 0,
     }
     return WaitingRequest(**values | fields)
 
@@ -566,6 +587,7 @@ def node_view(node: Address, **fields: Any) -> NodeView:
         "heartbeat_at_ms": NOW_S * 1000 - 500,
         "heartbeat": '{"region":"Zürich","sequence":7}',
         "heartbeat_signature": "0x" + "5a" * 64 + "1b",
+        "verifiers": (),
     }
     return NodeView(**values | fields)
 
@@ -634,6 +656,8 @@ def every_reason() -> CycleInputs:
         Reason.PROMPT_MISSING: {"prompt_available": False},
         Reason.NODES_SILENT: {},
         Reason.RELEASED: {"released_until_s": NOW_S + 60},
+        Reason.ANSWER_TOO_LONG: {"answer_bytes": 200_000, "callback_gas": 100_000},
+        Reason.NO_PROOF: {"verifier": address_of("verifier"), "verifier_gas": 25_000},
         Reason.DEADLINE_PASSED: {"deadline_s": NOW_S},
     }
     model_of[Reason.NODES_TAKEN] = model_of[Reason.LOWEST_COST]
@@ -681,6 +705,10 @@ def random_waiting(rng: Random, id_: Hash32, nodes: Sequence[Address]) -> Waitin
         assignments=rng.choice([0, 0, 0, 0, 0, 1, 1, 3]),
         excluded_nodes=tuple(sorted(rng.sample(nodes, rng.choice([0, 0, 2])))),
         supersedes_round=rng.choice([0, 0, 11]),
+        callback_gas=rng.choice([0, 0, 0, 200_000, 2_000_000]),
+        answer_bytes=rng.choice([0, 0, 0, 2_560, 150_000]),
+        verifier=rng.choice([ZERO_ADDRESS, ZERO_ADDRESS, ZERO_ADDRESS, address_of("verifier")]),
+        verifier_gas=rng.choice([0, 25_000, 400_000]),
     )
 
 
@@ -698,6 +726,7 @@ def random_node(rng: Random, key: Address) -> NodeView:
         settled_count=rng.choice([0, 10, 1000]),
         joined_at_s=NOW_S - rng.choice([1000, 86_400, 10**6]),
         heartbeat_at_ms=NOW_S * 1000 - rng.choice([0, 900, 900, 20_000]),
+        verifiers=rng.choice([(), (address_of("verifier"),)]),
     )
 
 
