@@ -60,7 +60,7 @@ test-python: setup ## the tests of the Python package
 test-fast: setup ## the pure core only, in seconds
 	@$(PYTEST) -q tests/core $(ARGS)
 
-check: setup ## formatting, lint, types, import rules, compiler warnings, Slither
+check: setup ## formatting, lint, types, import rules, compiler warnings, contract sizes, Slither
 	@echo '── ruff'
 	@ruff format --check
 	@ruff check
@@ -72,6 +72,8 @@ check: setup ## formatting, lint, types, import rules, compiler warnings, Slithe
 	@$(FORGE) fmt --check
 	@echo '── solc, warnings as errors'
 	@$(FORGE) build --deny warnings --out .build/check --cache-path .build/check/cache
+	@echo '── contract sizes'
+	@python scripts/_sizes.py
 	@$(MAKE) slither
 
 slither: setup .build/slither/.stamp ## static analysis of the contracts
