@@ -25,6 +25,8 @@ _TERMS = {
     "min_ttl_s": "MIN_TTL",
     "max_ttl_s": "MAX_TTL",
     "max_inline_prompt_bytes": "MAX_INLINE_PROMPT",
+    "max_callback_gas": "MAX_CALLBACK_GAS",
+    "verifier_gas": "VERIFIER_GAS",
     "tip_cap_wei": "TIP_CAP",
     "fixed_gas": "FIXED_GAS",
     "item_gas": "ITEM_GAS",
@@ -35,8 +37,6 @@ _TERMS = {
     "probation_settled_count": "PROBATION_SETTLED_COUNT",
     "probation_duration_s": "PROBATION_DURATION",
 }
-    "max_callback_gas": "MAX_CALLBACK_GAS",
-    "verifier_gas": "VERIFIER_GAS",
 
 
 class ChainReader(ChainPart):

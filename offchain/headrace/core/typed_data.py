@@ -61,8 +61,8 @@ TYPES: dict[str, tuple[tuple[str, str], ...]] = {
         ("tooLate", "uint32"),
     ),
     "RegisterNode": (("key", "address"), ("owner", "address")),
-    "Access": (("account", "address"), ("relayer", "address"), ("validUntil", "uint40")),
     "Attestation": (("requestId", "bytes32"), ("node", "address"), ("resultHash", "bytes32")),
+    "Access": (("account", "address"), ("relayer", "address"), ("validUntil", "uint40")),
     "LinkHello": (
         ("node", "address"),
         ("relayer", "address"),
@@ -119,8 +119,8 @@ class Domain:
 
     chain_id: int
     verifying_contract: Address
-
     name: str = NAME
+
     def separator(self) -> bytes:
         """The 32-byte domain separator."""
         return keccak(
@@ -254,18 +254,18 @@ def hash_register_node(key: Address, owner: Address) -> bytes:
     return _hash("RegisterNode", key, owner)
 
 
-def hash_access(account: Address, relayer: Address, valid_until_s: int) -> bytes:
-    """Struct hash of a sign-in at a relayer's API, to read payloads until `valid_until_s`."""
-    return _hash("Access", account, relayer, valid_until_s)
-
-
-def hash_link_hello(node: Address, relayer: Address, protocol_version: int, challenge: Hash32) -> bytes:
 def hash_attestation(request_id: Hash32, node: Address, result_hash: Hash32) -> bytes:
     """Struct hash of an attested key's word that a result is what its model said; signed under the domain of the
     verifier, which is named `ATTESTED_KEY_VERIFIER`."""
     return _hash("Attestation", _b32(request_id), node, _b32(result_hash))
 
 
+def hash_access(account: Address, relayer: Address, valid_until_s: int) -> bytes:
+    """Struct hash of a sign-in at a relayer's API, to read payloads until `valid_until_s`."""
+    return _hash("Access", account, relayer, valid_until_s)
+
+
+def hash_link_hello(node: Address, relayer: Address, protocol_version: int, challenge: Hash32) -> bytes:
     """Struct hash of a node's answer to the challenge that opens its link to a relayer."""
     return _hash("LinkHello", node, relayer, protocol_version, _b32(challenge))
 
