@@ -61,6 +61,8 @@ TERMS = MarketTerms(
     tip_cap_wei=2 * GWEI,
     fixed_gas=60_000,
     item_gas=20_000,
+    node_gas=15_000,
+    assigned_gas=90_000,
     gas_per_result_byte=40,
     relayer_fee_share_bps=2000,
     relayer_saving_share_bps=1000,
@@ -325,6 +327,10 @@ class FakeChain:
         args = {"requestId": id_, "requester": request.requester, "relayer": request.relayer}
         return Log(MARKET, "InferenceRequested", {**args, "request": struct, "prompt": _hex(prompt)})
 
+    def registered(self, key: Address, owner: Address) -> Log:
+        args = {"key": key, "owner": owner, "stake": 10**18, "metadataURI": ""}
+        return Log(STAKE_MANAGER, "NodeRegistered", args)
+
     def raised(self, id_: Hash32, added: int, total: int) -> Log:
         return Log(MARKET, "PriorityFeeRaised", {"requestId": id_, "added": added, "total": total})
 
@@ -576,7 +582,8 @@ class FakeChain:
                 statuses.append(int(status))
                 if status is ItemStatus.OK:
                     logs.append(self._settle(world, request, result.reward_wei, result.result_hash, total))
-            args = {"relayer": relayer, "round": each.round, "nodes": [each.node], "statuses": _hex(bytes(statuses))}
+            args = {"relayer": relayer, "round": each.round, "nodes": list(each.nodes)}
+            args["statuses"] = _hex(bytes(statuses))
             logs.append(Log(MARKET, "BatchSettled", args))
         return logs
 

@@ -38,7 +38,7 @@ async def test_record_and_batch__in_order__settle_the_request() -> None:
     chain.mine(chain.requested(request))
     result = Result(id_, "0x" + "77" * 32, 10, signer.address, 1)
     record = chain.record_round_call(signer.address, RECORD)
-    batch = chain.submit_results_call(signer.address, [ResultSetCall(1, NODE, (b"s",), ((request, result),), ())])
+    batch = chain.submit_results_call(signer.address, [ResultSetCall(1, (NODE,), (b"s",), ((request, result),), ())])
 
     alone = await chain.simulate(signer.address, [batch])
     together = await chain.simulate(signer.address, [record, batch])

@@ -140,10 +140,13 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class ResultSetCall:
-    """One set of a `submitResults` transaction. `signatures` holds one over the set, or one per item."""
+    """One set of a `submitResults` transaction: of one node, or of the k of a quorum.
+
+    `signatures` holds one of each node over the set; or those over each item, all nodes' of the first item first.
+    """
 
     round: int
-    node: Address
+    nodes: tuple[Address, ...]  # ascending
     signatures: tuple[bytes, ...]
     items: tuple[tuple[Request, Result], ...]
     payloads: tuple[bytes, ...]  # empty, or one per item: bytes delivered inline, b"" = by hash
@@ -295,12 +298,12 @@ class StoredRequest:
 
 @dataclass(frozen=True, slots=True)
 class StoredAssignment:
-    """One attempt at serving a request."""
+    """One attempt at serving a request; of a quorum, one node's part in a listing."""
 
     request_id: Hash32
     attempt: int  # 1, 2, 3
     assignment: Assignment
-    state: str  # open, accepted, refused, failed, lease_expired, delivered
+    state: str  # open, accepted, refused, failed, lease_expired, delivered, superseded (a quorum was listed again)
     assigned_at_ms: int
     lease_until_ms: int
     signature: bytes
@@ -310,7 +313,7 @@ class StoredAssignment:
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """A verified result that waits to be settled, or was."""
+    """A verified result that waits to be settled, or was; of a quorum, one node's vote."""
 
     node: Address
     result: Result
@@ -479,7 +482,8 @@ class Store(Protocol):
         assignments: Sequence[StoredAssignment],
         policy_hash: Hash32,
     ) -> None:
-        """Store a cycle of the open round with its assignments, and move the assigned requests."""
+        """Store a cycle of the open round with its assignments, and move the assigned requests. What still runs of an
+        earlier listing of a quorum is superseded."""
         ...
 
     async def restart_round(self, round_: int) -> None:
@@ -533,7 +537,8 @@ class Store(Protocol):
     async def end_assignment(
         self, request_id: Hash32, attempt: int, cause: Cause, at_ms: int, detail: str, accept_signature: bytes = b""
     ) -> None:
-        """Record an accept, refusal, failure or lapse of an assignment and move its request, in one transaction."""
+        """Record an accept, refusal, failure or lapse of an assignment and move its request, in one transaction. The
+        first of a quorum's nodes moves it, the others are noted."""
         ...
 
     # Payloads and results (the aggregator)
@@ -552,15 +557,20 @@ class Store(Protocol):
 
     async def add_result(self, result: StoredResult, payload: bytes, at_ms: int, detail: Mapping[str, Any]) -> bool:
         """Store a verified result and its payload, end its assignment and move its request. False when there is one
-        already: the first stays."""
+        already: the first stays. A quorum has one of each node and round; it is moved when all of its last listing
+        agree, or the first time that they cannot any more."""
         ...
 
     async def result(self, request_id: Hash32) -> StoredResult | None:
-        """The result of a request."""
+        """The result of a request; of a quorum that of the first of its nodes, once all of them agree."""
         ...
 
-    async def ready_results(self, limit: int) -> list[StoredResult]:
-        """Results of requests that are `signed`, oldest first."""
+    async def results(self, request_id: Hash32) -> list[StoredResult]:
+        """All results of a request, by round and node: several when it is a quorum's."""
+        ...
+
+    async def ready_results(self, limit: int) -> list[tuple[StoredResult, ...]]:
+        """Results of requests that are `signed`, oldest first: one each, or a quorum's k by node."""
         ...
 
     async def requests_of_payload(self, payload_hash: Hash32) -> list[StoredRequest]:

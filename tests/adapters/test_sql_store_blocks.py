@@ -112,7 +112,7 @@ async def test_rewind_to__request_gone__keeps_row_timeline_and_result(store: Sql
     assert stored is not None
     assert (stored.state, stored.block_hash) == (RequestState.INCLUDED, back.hash)
     await store.confirm_up_to(back.number, NOW_MS)
-    assert [result.result.request_id for result in await store.ready_results(10)] == [id_]
+    assert [ready.result.request_id for (ready,) in await store.ready_results(10)] == [id_]
     assert await stages_of(store, id_) == [
         *("included", "confirmed", "assigned", "delivered"),
         *("orphaned", "reincluded", "confirmed", "delivered"),

@@ -55,7 +55,7 @@ async def test_add_result__first_stays(store: SqlStore, chain: FakeChain) -> Non
         len(ANSWER),
         b"signature",
     )
-    assert await store.ready_results(10) == [result]
+    assert await store.ready_results(10) == [(result,)]
     assert await store.payload(result.payload_hash) == ANSWER
     assert await store.payload(hash_payload(b"another")) is None
     assert [stored.request_id for stored in await store.requests_of_payload(result.payload_hash)] == [id_]

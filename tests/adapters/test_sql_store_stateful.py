@@ -129,7 +129,7 @@ class StoreFollowsChain(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        ready = [result.result.request_id for result in self.run(self.store.ready_results(10))]
+        ready = [ready.result.request_id for (ready,) in self.run(self.store.ready_results(10))]
         if ready:
             self.run(batch(self.store, *ready, key=f"batch {ready}"))
 
@@ -204,7 +204,7 @@ class StoreFollowsChain(RuleBasedStateMachine):
 
     @invariant()
     def results_stay_and_wait_in_one_place(self) -> None:
-        ready = {result.result.request_id for result in self.run(self.store.ready_results(10))}
+        ready = {ready.result.request_id for (ready,) in self.run(self.store.ready_results(10))}
         batched = [id_ for intent in self.run(self.store.open_intents()) for id_ in intent.detail["request_ids"]]
         for id_ in self.results:
             assert self.run(self.store.result(id_)) is not None

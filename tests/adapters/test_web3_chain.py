@@ -95,7 +95,7 @@ def record_of(round_: int, assigned: int = 1) -> RoundRecord:
 def result_set(chain: Chain, anvil: LocalChain, request: Request, reward_wei: int = 10**12) -> ResultSetCall:
     result = Result(id_of(chain, request), "0x" + "77" * 32, reward_wei, anvil.accounts[1], 1)
     digest = typed_data.digest(typed_data.Domain(CHAIN_ID, chain.market), typed_data.hash_result(result))
-    return ResultSetCall(1, NODE, (sign_digest(NODE_KEY, digest),), ((request, result),), ())
+    return ResultSetCall(1, (NODE,), (sign_digest(NODE_KEY, digest),), ((request, result),), ())
 
 
 async def send(anvil: LocalChain, chain: Chain, call: Call, **fields: Any) -> Hash32:

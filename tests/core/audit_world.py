@@ -19,7 +19,8 @@ from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Decision, GasQuote, Pri
 from tests.fakes import GWEI, MARKET, MODEL_ID, RELAYER, TERMS, FakeChain, FakeSigner
 
 CONFIRMATIONS = 2
-NODE_SIGNER = FakeSigner(5)
+NODE_SIGNERS = [FakeSigner(number) for number in (5, 6, 7, 8)]
+NODE_SIGNER = NODE_SIGNERS[0]
 
 
 class World:
@@ -27,11 +28,13 @@ class World:
 
     def __init__(self, *requests: Request) -> None:
         self.chain = FakeChain()
-        self.chain.mine(*(self.chain.requested(request) for request in requests))
+        registered = (self.chain.registered(signer.address, owner_of(signer)) for signer in NODE_SIGNERS)
+        self.chain.mine(*registered, *(self.chain.requested(request) for request in requests))
         self.chain.mine_many(CONFIRMATIONS)
         self.requests = requests
         self.rounds: list[tuple[RecordedRound, ServedRound | None]] = []
         self.leaves: dict[int, list[Decision]] = {}
+        self.owners = {signer.address: owner_of(signer) for signer in NODE_SIGNERS}
         self._head = ZERO_HASH
 
     def inputs(self, *, round_: int = 1, cycle: int = 0, streak: int = 0) -> CycleInputs:
@@ -72,6 +75,11 @@ class World:
             assignments=0,
             excluded_nodes=(),
             supersedes_round=0,
+            k=request.k,
+            n=request.n,
+            kept_nodes=(),
+            tried_owners=(),
+            deterministic=True,
             released_until_s=0,
             callback_gas=request.callback_gas,
             answer_bytes=required_answer_bytes(request),
@@ -95,10 +103,15 @@ class World:
 
     def evidence(self) -> Evidence:
         blocks = {block.number: block for block in self.chain.all_blocks()}
-        return Evidence(self.chain.chain_id, MARKET, RELAYER, TERMS, self.chain.all_events(), blocks, CONFIRMATIONS)
+        chain, events = self.chain, self.chain.all_events()
+        return Evidence(chain.chain_id, MARKET, RELAYER, TERMS, events, blocks, CONFIRMATIONS, self.owners)
 
     def findings(self, **options: Any) -> list[Finding]:
         return audit_rounds(self.rounds, self.evidence(), **options)
+
+
+def owner_of(signer: FakeSigner) -> str:
+    return "0x" + keccak(text=f"owner of {signer.address}")[12:].hex()
 
 
 def node_view(signer: FakeSigner, now_ms: int, *, signed_by: FakeSigner | None = None, **changes: Any) -> NodeView:
@@ -121,6 +134,7 @@ def node_view(signer: FakeSigner, now_ms: int, *, signed_by: FakeSigner | None =
     signature = (signed_by or signer).sign_digest(typed_data.digest(domain, struct_hash))
     fields: dict[str, Any] = {
         "node": signer.address,
+        "owner": owner_of(signer),
         "offers": (Offer(MODEL_ID, "model", Price(10**12, 10**12)),),
         "free_memory_mb": 4_000,
         "in_flight": 1,

@@ -105,6 +105,8 @@ terms = st.builds(
     tip_cap_wei=st.integers(0, 3 * GWEI),
     fixed_gas=st.integers(0, 200_000),
     item_gas=st.integers(0, 30_000),
+    node_gas=st.integers(0, 30_000),
+    assigned_gas=st.just(100_000),
     gas_per_result_byte=st.just(40),
     relayer_fee_share_bps=st.just(2000),
     relayer_saving_share_bps=st.just(1000),
@@ -160,11 +162,43 @@ def waiting_requests(draw: st.DrawFn, number: int, lane: Lane | None = None) -> 
         "assignments": draw(st.integers(0, 2)),
         "excluded_nodes": tuple(sorted(draw(st.sets(st.integers(1, 6), max_size=2).map(_addresses)))),
         "supersedes_round": draw(st.integers(0, 11)),
+        "k": 0,
+        "n": 0,
+        "kept_nodes": (),
+        "tried_owners": (),
+        "deterministic": True,
         "released_until_s": 0,
         "callback_gas": draw(st.sampled_from([0, 0, 100_000])),
         "answer_bytes": draw(st.sampled_from([0, 0, 5_000])),
     }
+    if draw(st.sampled_from((False, False, True))):
+        fields |= draw(quorum_terms())
     return WaitingRequest(**fields | draw(st.sampled_from(_REQUEST_OBSTACLES)))
+
+
+@st.composite
+def quorum_terms(draw: st.DrawFn) -> dict[str, Any]:
+    """A quorum as it may come to a cycle: new, or with nodes that it keeps and such that it lost."""
+    k = draw(st.integers(2, 4))
+    n = draw(st.integers(k, 6))
+    listings = draw(st.sampled_from((0, 0, 1, 2, 3)))
+    tried = draw(st.sets(st.integers(1, 6), min_size=k, max_size=n)) if listings else set()
+    kept = draw(st.sets(st.sampled_from(sorted(tried)), max_size=k)) if tried else set()
+    return {
+        "k": k,
+        "n": n,
+        "assignments": listings,
+        "supersedes_round": draw(st.integers(1, 11)) if listings else 0,
+        "kept_nodes": tuple(sorted(_addresses(kept))),
+        "excluded_nodes": tuple(sorted(_addresses(tried - kept))),
+        "tried_owners": tuple(sorted({owner_of(number) for number in tried})),
+        "deterministic": draw(st.sampled_from((True, True, True, False))),
+    }
+
+
+def owner_of(number: int) -> str:
+    """Some nodes have an owner in common."""
+    return address_number(100 + number // 2)
 
 
 def unrestrained(request: WaitingRequest) -> dict[str, object]:
@@ -177,6 +211,7 @@ def unrestrained(request: WaitingRequest) -> dict[str, object]:
         "excluded_nodes": (),
         "answer_bytes": 0,
         "verifier": ZERO_ADDRESS,
+        "k": 0,
     }
 
 
@@ -186,6 +221,7 @@ def node_views(draw: st.DrawFn, number: int) -> NodeView:
     missing = draw(st.sampled_from((None, None, *MODELS)))
     fields: dict[str, Any] = {
         "node": address_number(number),
+        "owner": owner_of(number),
         "offers": tuple(Offer(model_id(name), name, draw(prices)) for name in MODELS if name != missing),
         "free_memory_mb": draw(st.integers(2, 5)),
         "in_flight": draw(st.integers(0, 3)),

@@ -18,16 +18,18 @@ class Case:
     added: int
     reward: int
     charge: int
+    nodes: int
 
     def payout(self) -> Payout:
-        return payout(self.terms, self.request, self.added, self.reward, self.charge)
+        return payout(self.terms, self.request, self.added, self.reward, self.charge, self.nodes)
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     request = draw(requests)
-    reward = draw(st.integers(0, request.max_reward_wei))
-    return Case(draw(terms), request, draw(uints(96)), reward, draw(st.integers(0, 2**82)))
+    nodes = draw(st.sampled_from((1, 1, 2, 3, 16)))
+    reward = draw(st.integers(0, request.max_reward_wei // nodes))
+    return Case(draw(terms), request, draw(uints(96)), reward, draw(st.integers(0, 2**82)), nodes)
 
 
 def market_pay(case: Case) -> Payout:
@@ -41,7 +43,8 @@ def market_pay(case: Case) -> Payout:
     gas_paid = min(gas_budget, case.charge)
     relayer_fee = fee * 2000 // 10_000
     relayer_paid = gas_paid + (gas_budget - gas_paid) * 1000 // 10_000 + relayer_fee
-    node_paid = case.reward + fee - relayer_fee
+    node_paid = case.reward + (fee - relayer_fee) // case.nodes
+    node_paid *= case.nodes
     refund = max_reward + gas_budget + fee - node_paid - relayer_paid
     return Payout(node_paid, relayer_paid, refund)
 
@@ -68,9 +71,10 @@ def test_payout__more_gas__never_pays_the_relayer_less_nor_touches_the_node(case
 
 @given(cases(), st.integers(0, 2**80))
 def test_payout__more_reward__moves_it_from_the_refund_to_the_node(case: Case, more: int) -> None:
-    more = min(more, case.request.max_reward_wei - case.reward)
+    more = min(more, case.request.max_reward_wei // case.nodes - case.reward)
     parts, other = case.payout(), replace(case, reward=case.reward + more).payout()
-    assert other == Payout(parts.node_wei + more, parts.relayer_wei, parts.refund_wei - more)
+    moved = more * case.nodes
+    assert other == Payout(parts.node_wei + moved, parts.relayer_wei, parts.refund_wei - moved)
 
 
 @given(cases(), st.integers(0, 2**80))
@@ -78,7 +82,15 @@ def test_payout__a_raise__reaches_node_and_relayer_only(case: Case, more: int) -
     parts, other = case.payout(), replace(case, added=case.added + more).payout()
     assert other.node_wei >= parts.node_wei
     assert other.relayer_wei >= parts.relayer_wei
-    assert other.refund_wei == parts.refund_wei
+    # Less than a wei a node does not divide, and is the requester's.
+    assert abs(other.refund_wei - parts.refund_wei) < case.nodes
+
+
+@given(cases())
+def test_payout__a_quorum__pays_each_node_alike(case: Case) -> None:
+    parts = case.payout()
+    assert parts.node_wei % case.nodes == 0
+    assert parts.node_wei // case.nodes >= case.reward
 
 
 @given(terms, st.integers(1, 500), st.integers(0, 10_000))
@@ -89,6 +101,16 @@ def test_charged_gas__larger_batch__costs_each_item_less_and_covers_its_share(
     assert gas == market.fixed_gas // size + market.item_gas + 40 * result_bytes
     assert charged_gas(market, size + 1, result_bytes) <= gas
     assert charged_gas(market, size, result_bytes + 1) == gas + 40
+    assert charged_gas(market, size, result_bytes, 1, size) == gas
+
+
+@given(terms, st.integers(1, 500), st.integers(2, 16), st.integers(1, 500))
+def test_charged_gas__further_nodes__are_paid_once_a_set(
+    market: MarketTerms, batch: int, nodes: int, set_size: int
+) -> None:
+    one = charged_gas(market, batch, 0)
+    assert charged_gas(market, batch, 0, nodes, set_size) == one + market.node_gas * (nodes - 1) // set_size
+    assert charged_gas(market, batch, 0, nodes, set_size + 1) <= charged_gas(market, batch, 0, nodes, set_size)
 
 
 @given(terms, quotes)

@@ -15,7 +15,7 @@ from eth_utils import event_signature_to_log_topic, keccak
 
 from headrace.core import typed_data, types
 from headrace.core.canonical import canonical_json, content_hash
-from headrace.core.envelope import content_of, hash_payload, seal
+from headrace.core.envelope import content_of, hash_payload, quorum_salt, seal
 from headrace.core.errors import InvalidInput
 from headrace.core.fees import charged_gas, charged_gas_price_wei, payout
 from headrace.core.merkle import is_proven, leaf_of, proof_of, root_of, sort_decisions
@@ -325,7 +325,7 @@ def test_rounds__records__are_of_the_decisions() -> None:
 @pytest.mark.parametrize("entry", **named(read("snapshots")))
 def test_snapshot(entry: Entry) -> None:
     text = entry["text"].encode()
-    assert canonical_json({"schema": 1, "kind": "full", "inputs": entry["inputs"]}) == text
+    assert canonical_json({"schema": 2, "kind": "full", "inputs": entry["inputs"]}) == text
     assert "0x" + keccak(text).hex() == entry["hash"]
     inputs = decode_snapshot(text)
     assert encode_snapshot(inputs) == text
@@ -359,10 +359,11 @@ def test_fees(entry: Entry) -> None:
     plain = read("requests")[0]
     amounts = {name: entry[name] for name in ("maxReward", "gasBudget", "priorityFee")}
     request = request_from(plain["requester"], plain["params"] | amounts)
-    gas = charged_gas(terms, entry["batchSize"], entry["resultBytes"])
+    gas = charged_gas(terms, entry["batchSize"], entry["resultBytes"], entry["nodes"], entry["setSize"])
     price = charged_gas_price_wei(terms, GasQuote(int(entry["baseFee"]), int(entry["tip"])))
     assert (gas, price) == (entry["chargedGas"], int(entry["chargedGasPrice"]))
-    parts = payout(terms, request, int(entry["priorityFeeAdded"]), int(entry["reward"]), gas * price)
+    reward, nodes = int(entry["reward"]), entry["nodes"]
+    parts = payout(terms, request, int(entry["priorityFeeAdded"]), reward, gas * price, nodes)
     paid = (parts.node_wei, parts.relayer_wei, parts.refund_wei)
     assert paid == tuple(int(entry[name]) for name in ("nodePaid", "relayerPaid", "refund"))
 
@@ -372,9 +373,11 @@ def test_fees__written_out(entry: Entry) -> None:
     names = ("maxReward", "gasBudget", "priorityFee", "priorityFeeAdded", "reward", "baseFee", "tip")
     most, budget, fee, added, reward, base, tip = (int(entry[name]) for name in names)
     gas = entry["terms"]["fixed_gas"] // entry["batchSize"] + entry["terms"]["item_gas"] + 40 * entry["resultBytes"]
+    gas += entry["terms"]["node_gas"] * (entry["nodes"] - 1) // entry["setSize"]
+    assert reward * entry["nodes"] <= most
     paid_for = min(budget, gas * min(base + tip, base + int(entry["terms"]["tip_cap_wei"])))
     fee_share = (fee + added) * 2000 // 10_000
-    assert int(entry["nodePaid"]) == reward + fee + added - fee_share
+    assert int(entry["nodePaid"]) == (reward + (fee + added - fee_share) // entry["nodes"]) * entry["nodes"]
     assert int(entry["relayerPaid"]) == paid_for + (budget - paid_for) * 1000 // 10_000 + fee_share
     parts = [int(entry[name]) for name in ("nodePaid", "relayerPaid", "refund")]
     assert sum(parts) == most + budget + fee + added
@@ -409,6 +412,9 @@ def test_envelope(entry: Entry) -> None:
         with pytest.raises(InvalidInput):
             content_of(payload)
         return
+    if "prompt" in entry:
+        tagged = b"headrace: salt of a quorum's answer" + raw(entry["requestId"]) + raw(entry["prompt"])
+        assert quorum_salt(entry["requestId"], raw(entry["prompt"])) == raw(entry["salt"]) == keccak(tagged)[:16]
     content = entry["content"].encode()
     assert payload == (content if entry["salt"] is None else seal(content, raw(entry["salt"])))
     assert payload == (content if entry["salt"] is None else b"\x01" + raw(entry["salt"]) + content)
@@ -450,6 +456,7 @@ def test_enum__reasons__are_within_the_numbers_of_their_kind() -> None:
     assert read("enums")["Reason"] == {
         "NONE": 0,
         "LOWEST_COST": 1,
+        "QUORUM_KEPT": 2,
         "NO_NODE_FOR_MODEL": 10,
         "NODE_MEMORY": 11,
         "NODES_BUSY": 12,
@@ -465,6 +472,9 @@ def test_enum__reasons__are_within_the_numbers_of_their_kind() -> None:
         "RELEASED": 22,
         "ANSWER_TOO_LONG": 23,
         "NO_PROOF": 24,
+        "OWNERS_TOO_FEW": 25,
+        "NOT_DETERMINISTIC": 26,
+        "ROUND_OF_QUORUM": 27,
         "DEADLINE_PASSED": 40,
         "DEADLINE_INFEASIBLE": 41,
     }

@@ -166,15 +166,38 @@ def test_plan__reference_vector(entry: dict[str, Any], lane: Lane) -> None:
 
 
 @given(cycle_inputs())
-def test_plan__every_request__is_decided_exactly_once(inputs: CycleInputs) -> None:
-    decided = [p.decision.request_id for p in plan_cycle(inputs).decisions]
-    assert sorted(decided) == [request.request_id for request in inputs.requests]
+def test_plan__every_request__is_decided_exactly_once_and_a_quorum_whole_or_not_at_all(inputs: CycleInputs) -> None:
+    decided = [p.decision for p in plan_cycle(inputs).decisions]
+    assert {decision.request_id for decision in decided} == {request.request_id for request in inputs.requests}
+    for request in inputs.requests:
+        of_it = [decision for decision in decided if decision.request_id == request.request_id]
+        assert len(of_it) == (request.k if request.k and of_it[0].kind is DecisionKind.ASSIGNED else 1)
+        assert len({(decision.kind, decision.reward_wei, decision.supersedes_round) for decision in of_it}) == 1
 
 
 @given(cycle_inputs())
-def test_plan__a_node__is_given_at_most_one_request(inputs: CycleInputs) -> None:
-    nodes = [p.decision.node for p in plan_cycle(inputs).of_kind(DecisionKind.ASSIGNED)]
+def test_plan__a_node__is_given_at_most_one_new_request(inputs: CycleInputs) -> None:
+    assigned = [p.decision for p in plan_cycle(inputs).of_kind(DecisionKind.ASSIGNED)]
+    nodes = [decision.node for decision in assigned if decision.reason is not Reason.QUORUM_KEPT]
     assert len(nodes) == len(set(nodes))
+
+
+@given(cycle_inputs())
+def test_plan__a_quorum__has_nodes_of_different_owners_and_never_more_than_n(inputs: CycleInputs) -> None:
+    views = {view.node: view for view in inputs.nodes}
+    for request in inputs.requests:
+        listed = [p.decision for p in plan_cycle(inputs).decisions if p.decision.request_id == request.request_id]
+        if not request.k or listed[0].kind is not DecisionKind.ASSIGNED:
+            continue
+        kept = {decision.node for decision in listed if decision.reason is Reason.QUORUM_KEPT}
+        spares = {decision.node for decision in listed if decision.reason is Reason.LOWEST_COST}
+        assert len({views[node].owner for node in kept | spares}) == request.k == len(kept | spares)
+        assert kept <= set(request.kept_nodes)
+        assert not spares & {*request.kept_nodes, *request.excluded_nodes}
+        assert not {views[node].owner for node in spares} & set(request.tried_owners)
+        assert len({*request.kept_nodes, *request.excluded_nodes, *spares}) <= request.n
+        assert request.deterministic
+        assert request.supersedes_round < inputs.round
 
 
 @given(cycle_inputs())
@@ -186,18 +209,20 @@ def test_plan__an_assignment__breaks_no_rule(inputs: CycleInputs) -> None:
         decision = planned.decision
         request, view = requests[decision.request_id], views[decision.node]
         (price,) = (each.price for each in view.offers if each.model_id == request.model_id)
-        assert decision.reason is Reason.LOWEST_COST
-        assert decision.reward_wei == reward_wei(price, request.prompt_bytes, request.max_output_tokens)
-        assert decision.reward_wei <= request.max_reward_wei
+        own = reward_wei(price, request.prompt_bytes, request.max_output_tokens)
+        assert decision.reward_wei >= own if request.k else decision.reward_wei == own
+        assert decision.reward_wei * max(1, request.k) <= request.max_reward_wei
         assert decision.supersedes_round == request.supersedes_round
         assert view.node not in request.excluded_nodes
-        assert view.in_flight < view.max_in_flight
-        assert view.free_memory_mb >= request.required_memory_mb
+        if decision.reason is not Reason.QUORUM_KEPT:
+            assert decision.reason is Reason.LOWEST_COST
+            assert view.in_flight < view.max_in_flight
+            assert view.free_memory_mb >= request.required_memory_mb
         assert inputs.now_ms - view.heartbeat_at_ms <= policy.heartbeat_timeout_ms
         assert request.deadline_s * 1000 > inputs.now_ms
         assert request.prompt_available
-        assert request.assignments < policy.max_assignments
-        gas = charged_gas(terms, policy.expected_batch_size if request.batchable else 1, 0)
+        assert request.assignments < (2 * request.n if request.k else policy.max_assignments)
+        gas = charged_gas(terms, policy.expected_batch_size if request.batchable else 1, 0, max(1, request.k))
         assert gas * charged_gas_price_wei(terms, inputs.gas) <= request.gas_budget_wei
         if view.settled_count < terms.probation_settled_count or view.joined_at_s + terms.probation_duration_s > NOW_S:
             assert decision.reward_wei <= terms.probation_max_reward_wei
@@ -212,6 +237,9 @@ def test_plan__score_and_costs__are_those_of_the_reference(inputs: CycleInputs) 
         decision, request = planned.decision, requests[planned.decision.request_id]
         assert planned.score_e9 == score_e9(score_of(as_reference(request), inputs.now_ms))
         assert (decision.node == ZERO_ADDRESS) is (decision.kind is not DecisionKind.ASSIGNED)
+        if decision.reason is Reason.QUORUM_KEPT:
+            assert planned.cost_wei == 0
+            continue
         costs = {}
         for key in {decision.node, planned.runner_up} - {ZERO_ADDRESS}:
             route = find_route(as_reference(request), as_reference_node(views[key]), gwei)
@@ -219,7 +247,8 @@ def test_plan__score_and_costs__are_those_of_the_reference(inputs: CycleInputs) 
             costs[key] = round(route.total_cost_eth * 10**18)
         assert planned.cost_wei == costs.get(decision.node, 0)
         assert planned.runner_up_cost_wei == costs.get(planned.runner_up, 0)
-        assert planned.runner_up == ZERO_ADDRESS or planned.runner_up_cost_wei >= planned.cost_wei
+        # What a quorum passes over may be cheaper, and of an owner that it has already.
+        assert request.k or planned.runner_up == ZERO_ADDRESS or planned.runner_up_cost_wei >= planned.cost_wei
         if decision.kind is not DecisionKind.ASSIGNED:
             assert (decision.reward_wei, decision.supersedes_round, planned.runner_up) == (0, 0, ZERO_ADDRESS)
 
@@ -231,7 +260,7 @@ def test_plan__a_skipped_request__had_no_node_when_its_turn_came(inputs: CycleIn
     given_away: set[str] = set()
     for planned in plan_cycle(inputs).decisions:
         decision, request = planned.decision, requests[planned.decision.request_id]
-        if decision.kind is DecisionKind.ASSIGNED:
+        if decision.reason is Reason.LOWEST_COST:
             given_away.add(decision.node)
         if decision.kind is not DecisionKind.SKIPPED or decision.reason is Reason.LANE_FULL:
             continue
@@ -239,9 +268,10 @@ def test_plan__a_skipped_request__had_no_node_when_its_turn_came(inputs: CycleIn
             max_assignments=inputs.policy.max_assignments, expected_batch_size=inputs.policy.expected_batch_size
         )
         alone = replace(inputs, requests=(request,), policy=room)
-        left = tuple(view for view in inputs.nodes if view.node not in given_away)
-        assert only(replace(alone, nodes=left)).decision.kind is DecisionKind.SKIPPED
-        with_all = only(alone).decision
+        gone = given_away - set(request.kept_nodes)
+        left = tuple(view for view in inputs.nodes if view.node not in gone)
+        assert plan_cycle(replace(alone, nodes=left)).decisions[0].decision.kind is DecisionKind.SKIPPED
+        with_all = plan_cycle(alone).decisions[0].decision
         assert (decision.reason is Reason.NODES_TAKEN) is (with_all.kind is DecisionKind.ASSIGNED)
         if decision.reason is not Reason.NODES_TAKEN:
             assert with_all.reason is decision.reason
@@ -359,6 +389,7 @@ def test_reason__no_nodes_at_all__is_no_node_for_the_model() -> None:
 
 def test_reason__every_one_but_two__has_a_minimal_case() -> None:
     tested = {*MINIMAL, Reason.NODES_TAKEN, Reason.LANE_FULL}
+    tested |= {Reason.QUORUM_KEPT, Reason.OWNERS_TOO_FEW, Reason.NOT_DETERMINISTIC, Reason.ROUND_OF_QUORUM}
     # NONE is no reason; the reference takes any deadline that has not passed for feasible.
     assert set(Reason) - tested == {Reason.NONE, Reason.DEADLINE_INFEASIBLE}
 
@@ -401,6 +432,148 @@ def test_probation__young_node_with_many_results__may_earn_little_only() -> None
     assert only(cycle([dear], [node(1, **joined)])).decision.reason is Reason.PROBATION
     assert only(cycle([dear], [node(1, **joined | {"joined_at_s": NOW_S - 86_400})])).decision.reason == 1
     assert only(cycle([replace(dear, prompt_bytes=1)], [node(1, **joined)])).decision.reason == 1
+
+
+# Quorums
+
+
+def quorum(number: int = 1, k: int = 2, n: int = 3, **fields: Any) -> WaitingRequest:
+    return waiting(number, **{"k": k, "n": n, "max_reward_wei": 10**17, "gas_budget_wei": 10**18} | fields)
+
+
+def again(*kept: int, dropped: tuple[int, ...] = (9,), **fields: Any) -> WaitingRequest:
+    """Listed in round 11 with these nodes and those that were dropped; the owner of a node has its number."""
+    tried = {
+        "kept_nodes": tuple(address_number(each) for each in kept),
+        "excluded_nodes": tuple(address_number(each) for each in dropped),
+        "tried_owners": tuple(sorted(address_number(each) for each in (*kept, *dropped))),
+    }
+    return quorum(**{"assignments": 1, "supersedes_round": 11} | tried | fields)
+
+
+def listed(inputs: CycleInputs) -> list[tuple[int, Reason, int]]:
+    """Node, reason and reward of each decision, in the order of the plan."""
+    decisions = [p.decision for p in plan_cycle(inputs).decisions]
+    return [(int(d.node, 16), d.reason, d.reward_wei) for d in decisions]
+
+
+def test_quorum__its_k_cheapest_nodes__are_paid_the_highest_of_their_prices() -> None:
+    nodes = [node(1, offers=(offer(thousand=300),)), node(2, offers=(offer(thousand=100),)), node(3, in_flight=3)]
+    reward = 2 * 10**12 + 300
+    # Cost is gas and delay: the third is as quick, but shares its gas with what is in flight there.
+    assert listed(cycle([quorum()], nodes[:2])) == [(1, Reason.LOWEST_COST, reward), (2, Reason.LOWEST_COST, reward)]
+
+
+def test_quorum__nodes_of_one_owner__count_as_one() -> None:
+    nodes = [node(1, owner=address_number(7)), node(2, owner=address_number(7)), node(3)]
+    assert [each[0] for each in listed(cycle([quorum()], nodes))] == [1, 3]
+    assert listed(cycle([quorum()], nodes[:2])) == [(0, Reason.OWNERS_TOO_FEW, 0)]
+    assert listed(cycle([quorum(k=3)], nodes)) == [(0, Reason.OWNERS_TOO_FEW, 0)]
+
+
+def test_quorum__reward_of_all_together__is_held_against_the_maximum() -> None:
+    price = 2 * 10**12 + 10**14
+    assert len(listed(cycle([quorum(max_reward_wei=2 * price)], [node(1), node(2)]))) == 2
+    short = cycle([quorum(max_reward_wei=2 * price - 1)], [node(1), node(2)])
+    assert listed(short) == [(0, Reason.PRICE_ABOVE_MAX, 0)]
+
+
+def test_quorum__gas_of_its_further_nodes__is_held_against_the_budget() -> None:
+    needed = (90_000 // 8 + 16_000 + 15_001) * 8 * GWEI
+    assert len(listed(cycle([quorum(gas_budget_wei=needed)], [node(1), node(2)]))) == 2
+    assert listed(cycle([quorum(gas_budget_wei=needed - 1)], [node(1), node(2)])) == [(0, Reason.GAS_BUDGET_SHORT, 0)]
+
+
+def test_quorum__not_deterministic__is_never_placed() -> None:
+    inputs = cycle([quorum(deterministic=False)], [node(1), node(2)])
+    assert listed(inputs) == [(0, Reason.NOT_DETERMINISTIC, 0)]
+
+
+def test_quorum__listed_again__keeps_its_nodes_beside_a_new_one() -> None:
+    nodes = [node(1, in_flight=4, free_memory_mb=0), node(2), node(9)]
+    inputs = cycle([again(1)], nodes)
+    price = 2 * 10**12 + 10**14
+    assert listed(inputs) == [(1, Reason.QUORUM_KEPT, price), (2, Reason.LOWEST_COST, price)]
+    assert {p.decision.supersedes_round for p in plan_cycle(inputs).decisions} == {11}
+
+
+def test_quorum__dearer_new_node__raises_what_the_kept_one_gets() -> None:
+    inputs = cycle([again(1)], [node(1), node(2, offers=(offer(thousand=10**15),))])
+    assert {reward for _, _, reward in listed(inputs)} == {2 * 10**12 + 10**15}
+
+
+def test_quorum__enough_nodes_agree__is_listed_again_without_a_new_one() -> None:
+    inputs = cycle([again(1, 2, dropped=(9,))], [node(1), node(2), node(3)])
+    assert [each[:2] for each in listed(inputs)] == [(1, Reason.QUORUM_KEPT), (2, Reason.QUORUM_KEPT)]
+
+
+def test_quorum__in_the_round_of_its_last_listing__waits_for_the_next() -> None:
+    nodes = [node(1), node(2)]
+    assert listed(cycle([again(1, supersedes_round=12)], nodes)) == [(0, Reason.ROUND_OF_QUORUM, 0)]
+    assert len(listed(cycle([again(1, supersedes_round=12)], nodes, round=13))) == 2
+
+
+def test_quorum__n_nodes_were_tried__is_exhausted() -> None:
+    nodes = [node(number) for number in (1, 2, 3)]
+    assert listed(cycle([again(1, dropped=(8, 9))], nodes)) == [(0, Reason.ATTEMPTS_EXHAUSTED, 0)]
+    assert len(listed(cycle([again(1, dropped=(8, 9), n=4)], nodes))) == 2
+
+
+def test_quorum__listed_too_often__is_exhausted_though_its_nodes_agree() -> None:
+    nodes = [node(1), node(2)]
+    assert len(listed(cycle([again(1, 2, dropped=(), assignments=5)], nodes))) == 2
+    assert listed(cycle([again(1, 2, dropped=(), assignments=6)], nodes)) == [(0, Reason.ATTEMPTS_EXHAUSTED, 0)]
+
+
+def test_quorum__kept_node_is_away__another_takes_its_place_as_long_as_n_allows() -> None:
+    nodes = [node(2), node(3)]
+    assert [each[0] for each in listed(cycle([again(1, n=4)], nodes))] == [2, 3]
+    assert listed(cycle([again(1, n=3)], nodes)) == [(0, Reason.NODES_SILENT, 0)]
+
+
+def test_quorum__two_kept_nodes_of_one_owner__are_one_vote() -> None:
+    """An owner that brings a second key in must not make a quorum alone."""
+    nodes = [node(1, owner=address_number(7)), node(2, owner=address_number(7)), node(3)]
+    inputs = cycle([again(1, 2, dropped=(), n=3, tried_owners=(address_number(7),))], nodes)
+    assert [each[:2] for each in listed(inputs)] == [(1, Reason.QUORUM_KEPT), (3, Reason.LOWEST_COST)]
+
+
+def test_quorum__another_node_of_an_owner_that_was_tried__is_no_spare() -> None:
+    inputs = cycle([again(1)], [node(1), node(2, owner=address_number(9))])
+    assert listed(inputs) == [(0, Reason.OWNERS_TOO_FEW, 0)]
+
+
+def test_quorum__node_on_probation__caps_what_all_of_them_get() -> None:
+    """The market pays no set with such a node more: it goes with nodes that are as cheap, or does without it."""
+    young = {"settled_count": 0}
+    dear = (offer(thousand=2 * 10**15),)
+    cheap_young, dear_old, cheap, dear_old_2 = (
+        node(1, **young),
+        node(2, offers=dear),
+        node(3),
+        node(4, offers=dear),
+    )
+    assert [each[0] for each in listed(cycle([quorum()], [cheap_young, dear_old, cheap]))] == [2, 3]
+    assert [each[0] for each in listed(cycle([quorum()], [cheap_young, dear_old, dear_old_2]))] == [2, 4]
+    assert [each[0] for each in listed(cycle([quorum()], [cheap_young, cheap]))] == [1, 3]
+    assert listed(cycle([quorum()], [cheap_young, dear_old])) == [(0, Reason.PROBATION, 0)]
+
+
+def test_quorum__nodes_were_given_to_requests_ahead__waits_for_the_next_turn() -> None:
+    ahead = waiting(2, priority_fee_wei=10**18, max_reward_wei=10**17)
+    plan = plan_cycle(cycle([quorum(priority_fee_wei=0), ahead], [node(1), node(2)]))
+    assert [p.decision.reason for p in plan.decisions] == [Reason.LOWEST_COST, Reason.NODES_TAKEN]
+
+
+def test_quorum__a_busy_node_too_few__says_that_they_are_busy() -> None:
+    assert listed(cycle([quorum()], [node(1), node(2, in_flight=4)])) == [(0, Reason.NODES_BUSY, 0)]
+
+
+def test_quorum__counts_once_in_its_lane_and_streak() -> None:
+    quorums = [quorum(number, lane=Lane.REALTIME) for number in (1, 2)]
+    inputs = cycle(quorums, [node(i) for i in range(1, 9)], policy=Policy(realtime_capacity=2, bulk_capacity=0))
+    plan = plan_cycle(inputs)
+    assert (len(plan.decisions), plan.lane_streak) == (4, 2)
 
 
 # Lanes

@@ -30,6 +30,8 @@ _TERMS = {
     "tip_cap_wei": "TIP_CAP",
     "fixed_gas": "FIXED_GAS",
     "item_gas": "ITEM_GAS",
+    "node_gas": "NODE_GAS",
+    "assigned_gas": "ASSIGNED_GAS",
     "gas_per_result_byte": "GAS_PER_RESULT_BYTE",
     "relayer_fee_share_bps": "RELAYER_FEE_SHARE_BPS",
     "relayer_saving_share_bps": "RELAYER_SAVING_SHARE_BPS",

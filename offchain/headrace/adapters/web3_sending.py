@@ -42,7 +42,7 @@ class ChainSender(ChainPart):
         encoded: list[tuple[Any, ...]] = [
             (
                 each.round,
-                [each.node],
+                list(each.nodes),
                 list(each.signatures),
                 [(pack(request), result.reward_wei, b32(result.result_hash)) for request, result in each.items],
                 list(each.payloads),

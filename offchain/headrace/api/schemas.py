@@ -79,6 +79,8 @@ class TermsView(Resource):
     tip_cap_wei: WeiText
     fixed_gas: int
     item_gas: int
+    node_gas: int
+    assigned_gas: int
     gas_per_result_byte: int
     relayer_fee_share_bps: int
     relayer_saving_share_bps: int

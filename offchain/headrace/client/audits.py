@@ -146,7 +146,14 @@ async def audit(
     chosen = _chosen(recorded, relayer, first, last)
     blocks = await _blocks(chain, events, chosen, relayer)
     evidence = Evidence(
-        chain.chain_id, chain.market, relayer, await chain.market_terms(), events, blocks, confirmations
+        chain.chain_id,
+        chain.market,
+        relayer,
+        await chain.market_terms(),
+        events,
+        blocks,
+        confirmations,
+        _owners(events, chain.stake_manager),
     )
     rounds: list[tuple[RecordedRound, ServedRound | None]] = []
     for each in chosen:
@@ -185,6 +192,19 @@ async def _events(chain: Chain, first_block: int) -> list[ChainEvent]:
     for start in range(first_block, head.number + 1, EVENT_WINDOW):
         events += await chain.events(start, min(start + EVENT_WINDOW - 1, head.number))
     return events
+
+
+def _owners(events: Sequence[ChainEvent], stake_manager: Address) -> dict[Address, Address]:
+    """Owners of all keys that were ever registered; a key that took over from another has the other's."""
+    owners: dict[Address, Address] = {}
+    for event in events:
+        if event.contract != stake_manager:
+            continue
+        if event.name == "NodeRegistered":
+            owners[event.args["key"]] = event.args["owner"]
+        elif event.name == "KeyRotated":
+            owners[event.args["newKey"]] = owners[event.args["oldKey"]]
+    return owners
 
 
 def _recorded(events: Sequence[ChainEvent], chain: Chain, relayer: Address) -> dict[int, RecordedRound]:

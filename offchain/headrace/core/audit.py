@@ -2,7 +2,8 @@
 
 What is checked, for each round: the record follows on the one before (its chained head); every snapshot is there and is
 what was recorded; re-planned decisions give the recorded root, counts and policy; node facts are the nodes' own signed
-heartbeats; request facts are the chain's; and no request that was eligible at a cycle's anchor is left out.
+heartbeats, their owners the chain's; request facts are the chain's; a quorum is listed in order, and with all nodes
+that it was listed with before; and no request that was eligible at a cycle's anchor is left out.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from headrace.core.errors import InvalidInput, SignatureMismatch
 from headrace.core.events import BlockRef, ChainEvent, request_from_event
 from headrace.core.gas import required_answer_bytes
 from headrace.core.rounds import close_round, hash_snapshots, merge_decisions
-from headrace.core.scheduling import CycleInputs, NodeView, WaitingRequest, plan_cycle
+from headrace.core.scheduling import CycleInputs, CyclePlan, NodeView, WaitingRequest, plan_cycle
 from headrace.core.snapshot import decode_snapshot, from_json, policy_hash
 from headrace.core.tasks import Heartbeat
 from headrace.core.types import (
@@ -102,6 +103,7 @@ class Evidence:
         events: of the market, from before the first request that may be concerned up to the last record.
         blocks: those of anchors and of requests, by number.
         confirmations: blocks that the relayer waits before a request is eligible.
+        owners: of the registered nodes, by key.
     """
 
     chain_id: int
@@ -111,6 +113,7 @@ class Evidence:
     events: Sequence[ChainEvent]
     blocks: Mapping[int, BlockRef]
     confirmations: int
+    owners: Mapping[Address, Address]
 
 
 def recorded_round(event: ChainEvent) -> RecordedRound:
@@ -176,6 +179,9 @@ class _Audit:
     def __init__(self, evidence: Evidence, decided: set[Hash32]) -> None:
         self._evidence = evidence
         self._decided = decided
+        self._decided_before = frozenset(decided)
+        self._listings: dict[Hash32, list[tuple[int, frozenset[Address]]]] = {}
+        self._gap_block = -1  # up to which something was listed that is not known
         self._requests = _requests_of(evidence)
         self._next_streak: int | None = None
         self._last_now_ms = 0
@@ -190,13 +196,12 @@ class _Audit:
         record = recorded.record
         cycles = self._cycles(record, served)
         if cycles is None:
-            # Whatever comes next cannot be held against what is not known.
-            self._next_streak = None
+            self._pass_over(recorded)
             return
         anchor = self._evidence.blocks.get(record.anchor_block)
         if anchor is None or anchor.hash != record.anchor_hash:
             self._find(Severity.VOID, "anchor_hash", anchor.hash if anchor else "no such block", record.anchor_hash)
-            self._next_streak = None
+            self._pass_over(recorded)
             return
         hashes = served.snapshot_hashes if served else ()
         try:
@@ -205,10 +210,15 @@ class _Audit:
         except (InvalidInput, EncodingError, ArithmeticError) as exc:
             # Whatever a relayer serves, it must not keep the rest of its rounds from being checked.
             self._find(Severity.VIOLATION, "snapshot", "a snapshot that can be replayed", str(exc))
-            self._next_streak = None
+            self._pass_over(recorded)
             return
         for each in fields(RoundRecord):
             self._compare(each.name, getattr(rebuilt, each.name), getattr(record, each.name))
+
+    def _pass_over(self, recorded: RecordedRound) -> None:
+        """Whatever comes next cannot be held against what is not known."""
+        self._next_streak = None
+        self._gap_block = recorded.block
 
     # Snapshots
 
@@ -252,6 +262,7 @@ class _Audit:
             self._check_request(request, inputs, recorded.block)
         self._check_completeness(inputs)
         plan = plan_cycle(inputs)
+        self._note_listings(plan, inputs.round)
         self._next_streak = plan.lane_streak
         self._last_now_ms = inputs.now_ms
         for planned in plan.decisions:
@@ -286,6 +297,7 @@ class _Audit:
 
     def _check_node(self, view: NodeView, inputs: CycleInputs) -> None:
         at = f"node {view.node} "
+        self._compare(f"{at}owner", self._evidence.owners.get(view.node, "not registered"), view.owner)
         beat = self._heartbeat(view, inputs, at)
         if beat is None:
             return
@@ -342,6 +354,8 @@ class _Audit:
             "gas_budget_wei",
             "callback_gas",
             "verifier",
+            "k",
+            "n",
         ):
             self._compare(f"{at}{name}", getattr(request, name), getattr(view, name))
         self._compare(f"{at}answer_bytes", required_answer_bytes(request), view.answer_bytes)
@@ -358,6 +372,28 @@ class _Audit:
         fees = [request.priority_fee_wei + added for added in _values(0, known.fees_added, *span)]
         self._compare_any(f"{at}priority_fee_wei", fees, view.priority_fee_wei)
         self._compare_any(f"{at}deadline_s", _values(request.deadline_s, known.deadlines, *span), view.deadline_s)
+        if view.k and view.request_id not in self._decided_before and known.block > self._gap_block:
+            self._check_quorum(view, at)
+
+    def _check_quorum(self, view: WaitingRequest, at: str) -> None:
+        """That a quorum goes on from its last listing, with none of its nodes forgotten: n bounds them all.
+
+        Not for one that may have been listed in a round that is not audited.
+        """
+        listings = self._listings.get(view.request_id, [])
+        listed = sorted({node for _, nodes in listings for node in nodes})
+        owners = sorted({self._evidence.owners.get(node, "not registered") for node in listed})
+        self._compare(f"{at}assignments", len(listings), view.assignments)
+        self._compare(f"{at}supersedes_round", listings[-1][0] if listings else 0, view.supersedes_round)
+        self._compare(f"{at}listed nodes", listed, sorted({*view.kept_nodes, *view.excluded_nodes}))
+        self._compare(f"{at}tried_owners", owners, list(view.tried_owners))
+
+    def _note_listings(self, plan: CyclePlan, round_: int) -> None:
+        listed: dict[Hash32, set[Address]] = {}
+        for planned in plan.of_kind(DecisionKind.ASSIGNED):
+            listed.setdefault(planned.decision.request_id, set()).add(planned.decision.node)
+        for request_id, nodes in listed.items():
+            self._listings.setdefault(request_id, []).append((round_, frozenset(nodes)))
 
     def _check_completeness(self, inputs: CycleInputs) -> None:
         """Every request that was eligible at the anchor is in the snapshot."""

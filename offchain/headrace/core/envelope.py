@@ -3,6 +3,9 @@
 What stays off-chain is wrapped in an envelope, `0x01 ‖ 16-byte salt ‖ content`, because a short text can be guessed
 from a bare hash. What goes on-chain is its content alone, public for ever. Content is UTF-8 text, which never starts
 with 0x01, so the first byte tells which it is. Hashes are keccak256 of all the bytes.
+
+Salts are random, but for the answers of a quorum: its nodes must come to one hash, so each derives the salt from the
+prompt's payload, whose own salt only they, the relayer and the requester know.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from headrace.core.types import Hash32
 VERSION = 1
 SALT_BYTES = 16
 OVERHEAD_BYTES = 1 + SALT_BYTES
+_QUORUM_SALT = b"headrace: salt of a quorum's answer"
 
 
 def seal(content: bytes, salt: bytes) -> bytes:
@@ -26,6 +30,16 @@ def seal(content: bytes, salt: bytes) -> bytes:
     if len(salt) != SALT_BYTES:
         raise InvalidInput(f"an envelope's salt has {SALT_BYTES} bytes, not {len(salt)}")
     return bytes([VERSION]) + salt + content
+
+
+def quorum_salt(request_id: Hash32, prompt: bytes) -> bytes:
+    """The salt of a quorum's answer: the first 16 bytes of keccak256(tag ‖ request id ‖ prompt).
+
+    Args:
+        request_id: of the request, so that one prompt asked twice gives two hashes.
+        prompt: the payload of its prompt. Of one that is public the salt is no secret either.
+    """
+    return keccak(_QUORUM_SALT + bytes.fromhex(request_id[2:]) + prompt)[:SALT_BYTES]
 
 
 def content_of(payload: bytes) -> bytes:

@@ -16,7 +16,7 @@ THOUSAND_TOKENS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Payout:
-    """How an escrow is split at settlement; the three parts add up to it."""
+    """How an escrow is split at settlement; the three parts add up to it. `node_wei` is of all paid nodes together."""
 
     node_wei: int
     relayer_wei: int
@@ -30,15 +30,18 @@ def reward_wei(price: Price, prompt_bytes: int, max_output_tokens: int) -> int:
     return kib * price.per_prompt_kib_wei + thousands * price.per_thousand_tokens_wei
 
 
-def charged_gas(terms: MarketTerms, batch_size: int, result_bytes: int) -> int:
-    """Gas that the market pays a relayer for one item of a batch of `batch_size`.
+def charged_gas(terms: MarketTerms, batch_size: int, result_bytes: int, nodes: int = 1, set_size: int = 1) -> int:
+    """Gas that the market pays a relayer for one item of a batch of `batch_size`, as `Results._contextOf` counts it.
 
     Args:
         terms: the market's numbers.
         batch_size: items in the transaction, at least 1.
         result_bytes: bytes delivered inline, 0 for a result by hash.
+        nodes: 1, or the nodes of a quorum.
+        set_size: items of the same nodes in the transaction, who share what further nodes cost; at least 1.
     """
-    return terms.fixed_gas // batch_size + terms.item_gas + terms.gas_per_result_byte * result_bytes
+    further = terms.node_gas * (nodes - 1) // set_size
+    return terms.fixed_gas // batch_size + terms.item_gas + further + terms.gas_per_result_byte * result_bytes
 
 
 def charged_gas_price_wei(terms: MarketTerms, quote: GasQuote) -> int:
@@ -47,21 +50,27 @@ def charged_gas_price_wei(terms: MarketTerms, quote: GasQuote) -> int:
 
 
 def payout(
-    terms: MarketTerms, request: Request, priority_fee_added_wei: int, reward: int, gas_charge_wei: int
+    terms: MarketTerms,
+    request: Request,
+    priority_fee_added_wei: int,
+    reward: int,
+    gas_charge_wei: int,
+    nodes: int = 1,
 ) -> Payout:
-    """Split the escrow of a settled request.
+    """Split the escrow of a settled request. What does not divide by the nodes of a quorum is the requester's.
 
     Args:
         terms: the market's numbers.
         request: the settled request.
         priority_fee_added_wei: what raises added to its priority fee.
-        reward: wei promised to the node, at most the request's maximum.
+        reward: wei promised to each node, together at most the request's maximum.
         gas_charge_wei: gas by formula times price, before the cap of the gas budget.
+        nodes: 1, or the nodes of a quorum.
     """
     fee = request.priority_fee_wei + priority_fee_added_wei
     gas = min(request.gas_budget_wei, gas_charge_wei)
     saving = (request.gas_budget_wei - gas) * terms.relayer_saving_share_bps // BPS
     relayer_fee = fee * terms.relayer_fee_share_bps // BPS
-    node = reward + fee - relayer_fee
+    node = (reward + (fee - relayer_fee) // nodes) * nodes
     relayer = gas + saving + relayer_fee
     return Payout(node, relayer, request.escrow_wei + priority_fee_added_wei - node - relayer)

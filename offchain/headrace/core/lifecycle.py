@@ -39,6 +39,7 @@ class Cause(StrEnum):
     FAILED = "failed"
     LEASE_EXPIRED = "lease_expired"
     DELIVERED = "delivered"
+    DISSENTED = "dissented"
     BATCHED = "batched"
     UNBATCHED = "unbatched"
     UNPAYABLE = "unpayable"
@@ -60,9 +61,13 @@ _STEPS: dict[tuple[RequestState, Cause], RequestState] = {
     (_S.ASSIGNED, _C.REFUSED): _S.ELIGIBLE,
     (_S.ASSIGNED, _C.LEASE_EXPIRED): _S.ELIGIBLE,
     (_S.ASSIGNED, _C.DELIVERED): _S.SIGNED,
+    # A quorum computes as soon as one of its nodes does: another may refuse then.
+    (_S.COMPUTING, _C.REFUSED): _S.ELIGIBLE,
     (_S.COMPUTING, _C.FAILED): _S.ELIGIBLE,
     (_S.COMPUTING, _C.LEASE_EXPIRED): _S.ELIGIBLE,
     (_S.COMPUTING, _C.DELIVERED): _S.SIGNED,
+    (_S.ASSIGNED, _C.DISSENTED): _S.ELIGIBLE,
+    (_S.COMPUTING, _C.DISSENTED): _S.ELIGIBLE,
     # A node that was given up may still deliver: its answer is as good as another's, and already computed.
     (_S.ELIGIBLE, _C.DELIVERED): _S.SIGNED,
     (_S.SIGNED, _C.BATCHED): _S.SETTLING,

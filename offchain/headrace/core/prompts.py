@@ -41,6 +41,26 @@ def prompt_content(
     return content
 
 
+def why_not_deterministic(content: bytes) -> str:
+    """Why equal nodes may answer a prompt differently, as a clause; empty when they must not.
+
+    Plain text is answered at temperature 0 with seed 0. A chat body must say both for itself: what it leaves out is
+    for a node to choose.
+    """
+    try:
+        document = json.loads(content.decode())
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(document, dict) or "messages" not in document:
+        return ""
+    temperature, seed = document.get("temperature"), document.get("seed")
+    if isinstance(temperature, bool) or temperature != 0:
+        return "its temperature is not 0"
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        return "it has no seed"
+    return ""
+
+
 def _plain(value: Any) -> Any:
     """One text for one number: JSON readers disagree on whether 0 and 0.0 are the same."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -9,6 +9,7 @@ from headrace.core.types import Decision, DecisionKind, Reason
 MEANINGS: Mapping[Reason, str] = {
     Reason.NONE: "No reason was given.",
     Reason.LOWEST_COST: "It went to the node whose route costs least.",
+    Reason.QUORUM_KEPT: "It stays with a node of its quorum, whose answer counts again beside another node's.",
     Reason.NO_NODE_FOR_MODEL: "No node that is linked offers the model; it waits for one.",
     Reason.NODE_MEMORY: "No node that could take it has the memory for prompt and answer.",
     Reason.NODES_BUSY: "Every node that could take it works at its limit; it waits for one to be free.",
@@ -27,6 +28,10 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.ANSWER_TOO_LONG: "The answer that its callback needs may be too long for a transaction: cancel it, and post "
     "it anew with fewer output tokens.",
     Reason.NO_PROOF: "No node that offers the model can prove its answer to the verifier; it waits for one.",
+    Reason.OWNERS_TOO_FEW: "Fewer nodes of different owners could take it than its quorum needs; it waits for more.",
+    Reason.NOT_DETERMINISTIC: "A quorum cannot agree on it, since its prompt or its model does not fix the answer: "
+    "cancel it, and post it anew with temperature 0, a seed and a model of known weights.",
+    Reason.ROUND_OF_QUORUM: "Its quorum is of the round that is still open; it is looked at again in the next.",
     Reason.DEADLINE_PASSED: "Its deadline passed before a node could be given it.",
     Reason.DEADLINE_INFEASIBLE: "No node could have answered before its deadline.",
 }

@@ -4,13 +4,17 @@ Policy `reference`: order by the reference score (lane `strict`: realtime first,
 each request to its cheapest node that is still free, one request a node and cycle, which reproduces
 `tests/vectors/reference/schedule_round.json` exactly. On top of it stand the filters that the protocol needs: price
 cap, gas budget, probation, nodes that failed the request before, silent nodes.
+
+A quorum is placed whole or not at all: on its k cheapest nodes of different owners, each for the highest of their
+prices, since the market pays all k of a result alike. Listed again after a miss or dissent, it keeps the nodes that the
+snapshot names and gets new ones beside them, at most n nodes in all.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from headrace.core.errors import InvalidInput
 from headrace.core.fees import charged_gas, charged_gas_price_wei, reward_wei
@@ -33,6 +37,8 @@ from headrace.core.types import (
 
 WEI_PER_GWEI = 10**9
 WEI_PER_ETH = 10**18
+LISTINGS_A_NODE = 2
+"""How often a quorum is listed at most, times its n: one for each node's vote, one for each miss."""
 RELEASE_MARGIN_S = 30
 """How long after a release ended a request stays unassigned: a cancel may be in a block that is not seen yet."""
 
@@ -86,9 +92,14 @@ class WaitingRequest:
     max_reward_wei: int
     gas_budget_wei: int
     prompt_available: bool
-    assignments: int
+    assignments: int  # attempts; of a quorum, how often it was listed
     excluded_nodes: tuple[Address, ...]
     supersedes_round: int
+    k: int  # of a quorum; 0 = one node serves it
+    n: int
+    kept_nodes: tuple[Address, ...]  # of a quorum that is listed again: whom it goes on with
+    tried_owners: tuple[Address, ...]  # of all nodes that a quorum was listed with
+    deterministic: bool  # whether prompt and model fix the answer; looked at for quorums only
     released_until_s: int  # 0, or until when the requester may cancel on the relayer's word that it is not assigned
     callback_gas: int = 0
     answer_bytes: int = 0  # most of an answer that must go on-chain; 0 = none must
@@ -110,6 +121,7 @@ class NodeView:
     """A node that is linked and bonded. Load and memory are its own signed word, the rest is chain and history."""
 
     node: Address
+    owner: Address
     offers: tuple[Offer, ...]
     free_memory_mb: int
     in_flight: int
@@ -180,7 +192,7 @@ def plan_cycle(inputs: CycleInputs) -> CyclePlan:
     """Decide on every waiting request.
 
     Returns:
-        One decision for each request of `inputs`, in the order in which they were taken.
+        One decision for each request of `inputs`, in the order in which they were taken; k for a quorum that is placed.
 
     Raises:
         InvalidInput: the policy is none that this version has. A replay must not take another for it.
@@ -255,14 +267,20 @@ class _Cycle:
         if self._refusal_of(request) is not Reason.NONE:
             return False
         lasting = [excludes for excludes, reason in self._filters() if reason is not Reason.NODES_BUSY]
-        return any(not any(excludes(request, node) for excludes in lasting) for node in self._inputs.nodes)
+        able = [node for node in self._inputs.nodes if not any(excludes(request, node) for excludes in lasting)]
+        if not request.k:
+            return bool(able)
+        kept = self._kept_routes(request)
+        return len(_owners(able) - _taken_owners(request, kept)) >= request.k - len(kept)
 
     def _place(self, request: WaitingRequest) -> bool:
         refusal = self._refusal_of(request)
         if refusal is not Reason.NONE:
             self._skip(request, refusal)
             return False
-        routes = self._routes(request)
+        if request.k:
+            return self._place_quorum(request)
+        routes = self._routes(request, self._free)
         if not routes:
             self._skip(request, self._why_no_route(request))
             return False
@@ -271,29 +289,105 @@ class _Cycle:
         self._decide(request, DecisionKind.ASSIGNED, Reason.LOWEST_COST, self._score(request), best, *others[:1])
         return True
 
+    def _place_quorum(self, request: WaitingRequest) -> bool:
+        kept = self._kept_routes(request)
+        routes = self._routes(request, self._free)
+        spares = self._spares(request, kept, routes)
+        if spares is None:
+            self._skip(request, self._why_no_quorum(request, kept))
+            return False
+        others = [route for route in routes if all(route is not spare for spare in spares)]
+        reward_wei = max(route.reward_wei for route in (*kept, *spares))
+        for reason, chosen in ((Reason.QUORUM_KEPT, kept), (Reason.LOWEST_COST, spares)):
+            for route in chosen:
+                alike = replace(route, reward_wei=reward_wei)
+                self._decide(request, DecisionKind.ASSIGNED, reason, self._score(request), alike, *others[:1])
+        for route in spares:
+            self._free.pop(route.node.node)
+        return True
+
+    def _kept_routes(self, request: WaitingRequest) -> list[_Route]:
+        """Over the nodes that a quorum goes on with, as far as they can still be paid: what they answered, or are at
+        work on, costs neither time nor memory again."""
+        lasting = [
+            excludes for excludes, reason in self._filters() if reason not in (Reason.NODES_BUSY, Reason.NODE_MEMORY)
+        ]
+        routes: list[_Route] = []
+        for node in (self._nodes[key] for key in request.kept_nodes if key in self._nodes):
+            is_of_another_owner = all(route.node.owner != node.owner for route in routes)
+            if is_of_another_owner and not any(excludes(request, node) for excludes in lasting):
+                routes.append(_Route(node, 0.0, _reward(request, node)))
+        return routes[: request.k]
+
+    def _spares(self, request: WaitingRequest, kept: Sequence[_Route], routes: Sequence[_Route]) -> list[_Route] | None:
+        """The nodes that make a quorum whole, cheapest first; None when there are too few, or n does not allow it."""
+        wanted, taken = request.k - len(kept), _taken_owners(request, kept)
+        if wanted > _spares_left(request):
+            return None
+        cap_wei = self._inputs.terms.probation_max_reward_wei
+        # One node on probation caps what all of its set are paid.
+        for pool in (
+            routes,
+            [route for route in routes if self._is_graduated(route.node)],
+            [route for route in routes if route.reward_wei <= cap_wei],
+        ):
+            spares = _of_different_owners(pool, taken, wanted)
+            if len(spares) == wanted and self._is_payable([*kept, *spares]):
+                return spares
+        return None
+
+    def _is_payable(self, routes: Sequence[_Route]) -> bool:
+        is_capped = any(not self._is_graduated(route.node) for route in routes)
+        return not is_capped or all(route.reward_wei <= self._inputs.terms.probation_max_reward_wei for route in routes)
+
+    def _why_no_quorum(self, request: WaitingRequest, kept: Sequence[_Route]) -> Reason:
+        """The filter that took away too many, if it left nobody or if they will be back; else that they are too few."""
+        wanted, taken = request.k - len(kept), _taken_owners(request, kept)
+        if wanted > _spares_left(request):
+            return Reason.NODES_SILENT  # a node that it goes on with is away, and no other may be tried any more
+        remaining = list(self._inputs.nodes)
+        for excludes, reason in self._filters():
+            remaining = [node for node in remaining if not excludes(request, node)]
+            if len(_owners(remaining) - taken) < wanted:
+                return reason if not remaining or reason is Reason.NODES_BUSY else Reason.OWNERS_TOO_FEW
+        could_be = self._spares(request, kept, self._routes(request, self._nodes)) is not None
+        return Reason.NODES_TAKEN if could_be else Reason.PROBATION
+
     def _refusal_of(self, request: WaitingRequest) -> Reason:
         """What keeps a request from any node."""
         if not request.prompt_available:
             return Reason.PROMPT_MISSING
         if request.released_until_s and self._inputs.now_ms <= (request.released_until_s + RELEASE_MARGIN_S) * 1000:
             return Reason.RELEASED
-        if request.assignments >= self._inputs.policy.max_assignments:
+        if request.k and not request.deterministic:
+            return Reason.NOT_DETERMINISTIC
+        if self._is_exhausted(request):
             return Reason.ATTEMPTS_EXHAUSTED
+        if request.k and request.supersedes_round >= self._inputs.round:
+            return Reason.ROUND_OF_QUORUM
         if not fits_alone(request.callback_gas, request.verifier_gas, request.answer_bytes):
             return Reason.ANSWER_TOO_LONG
         if self._gas_charge_wei(request) > request.gas_budget_wei:
             return Reason.GAS_BUDGET_SHORT
         return Reason.NONE
 
+    def _is_exhausted(self, request: WaitingRequest) -> bool:
+        if not request.k:
+            return request.assignments >= self._inputs.policy.max_assignments
+        # Each listing after the first follows a node's miss or its vote; what the market keeps refusing must end too.
+        missing = request.k - len(request.kept_nodes)
+        return missing > _spares_left(request) or request.assignments >= LISTINGS_A_NODE * request.n
+
     def _gas_charge_wei(self, request: WaitingRequest) -> int:
         size = self._inputs.policy.expected_batch_size if request.batchable else 1
-        gas = charged_gas(self._inputs.terms, size, request.answer_bytes)
+        # That other quorums of the same nodes are in the batch cannot be counted on.
+        gas = charged_gas(self._inputs.terms, size, request.answer_bytes, max(1, request.k))
         gas += call_out_gas(request.callback_gas, request.verifier_gas)
         return gas * charged_gas_price_wei(self._inputs.terms, self._inputs.gas)
 
-    def _routes(self, request: WaitingRequest) -> list[_Route]:
-        """All routes over free nodes, cheapest first; of equals the one whose node comes first."""
-        candidates = (self._nodes[key] for key in self._free)
+    def _routes(self, request: WaitingRequest, among: Iterable[Address]) -> list[_Route]:
+        """All routes over some nodes, cheapest first; of equals the one whose node comes first."""
+        candidates = (self._nodes[key] for key in among)
         routes = [route for node in candidates if (route := self._route(request, node)) is not None]
         routes.sort(key=lambda route: route.cost_eth)
         return routes
@@ -314,7 +408,10 @@ class _Cycle:
             (_cannot_prove, Reason.NO_PROOF),
             (self._is_silent, Reason.NODES_SILENT),
             (lambda request, node: node.node in request.excluded_nodes, Reason.NODES_EXCLUDED),
-            (lambda request, node: _reward(request, node) > request.max_reward_wei, Reason.PRICE_ABOVE_MAX),
+            (
+                lambda request, node: _reward(request, node) * max(1, request.k) > request.max_reward_wei,
+                Reason.PRICE_ABOVE_MAX,
+            ),
             (self._is_beyond_probation, Reason.PROBATION),
             (lambda request, node: node.free_memory_mb < request.required_memory_mb, Reason.NODE_MEMORY),
             (lambda _, node: node.in_flight >= node.max_in_flight, Reason.NODES_BUSY),
@@ -324,12 +421,14 @@ class _Cycle:
         return self._inputs.now_ms - node.heartbeat_at_ms > self._inputs.policy.heartbeat_timeout_ms
 
     def _is_beyond_probation(self, request: WaitingRequest, node: NodeView) -> bool:
+        return not self._is_graduated(node) and _reward(request, node) > self._inputs.terms.probation_max_reward_wei
+
+    def _is_graduated(self, node: NodeView) -> bool:
         terms = self._inputs.terms
-        graduated = (
+        return (
             node.settled_count >= terms.probation_settled_count
             and self._inputs.now_ms >= (node.joined_at_s + terms.probation_duration_s) * 1000
         )
-        return not graduated and _reward(request, node) > terms.probation_max_reward_wei
 
     def _why_no_route(self, request: WaitingRequest) -> Reason:
         """The last filter that took away what was left, counting busy and taken nodes as the nearest to a route."""
@@ -371,6 +470,30 @@ class _Cycle:
                 runner_up_cost_wei=runner_up.cost_wei if runner_up else 0,
             )
         )
+
+
+def _spares_left(request: WaitingRequest) -> int:
+    """How many more nodes a quorum may be listed with."""
+    return request.n - len(request.kept_nodes) - len(request.excluded_nodes)
+
+
+def _owners(nodes: Iterable[NodeView]) -> set[Address]:
+    return {node.owner for node in nodes}
+
+
+def _taken_owners(request: WaitingRequest, kept: Iterable[_Route]) -> set[Address]:
+    """Whose nodes cannot be new to a quorum: nobody has two of its votes."""
+    return {*request.tried_owners, *(route.node.owner for route in kept)}
+
+
+def _of_different_owners(routes: Iterable[_Route], taken: set[Address], wanted: int) -> list[_Route]:
+    """The first of these routes whose nodes have owners of their own, at most as many as are wanted."""
+    chosen: list[_Route] = []
+    for route in routes:
+        owners = taken | {each.node.owner for each in chosen}
+        if len(chosen) < wanted and route.node.owner not in owners:
+            chosen.append(route)
+    return chosen
 
 
 def _offer_of(request: WaitingRequest, node: NodeView) -> Offer | None:

@@ -1,4 +1,4 @@
-"""The snapshot of a cycle as canonical JSON: what was decided on, for anyone to replay. Schema version 1, frozen.
+"""The snapshot of a cycle as canonical JSON: what was decided on, for anyone to replay. Schema version 2, frozen.
 
 Field names are those of `CycleInputs`; wei and the scheduling numbers that may pass 2^53 are decimal text. An unknown
 field or version is refused: a replay must not guess.
@@ -18,7 +18,7 @@ from headrace.core.errors import InvalidInput
 from headrace.core.scheduling import CycleInputs, Policy
 from headrace.core.types import Hash32
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _DECIMAL = re.compile("0|[1-9][0-9]{0,77}")  # 78 digits hold a uint256
 _T = TypeVar("_T")
 
@@ -43,7 +43,7 @@ def decode_snapshot(data: bytes) -> CycleInputs:
         raise InvalidInput(f"the snapshot is not of schema {SCHEMA_VERSION}, kind full")
     inputs = from_json(CycleInputs, document.get("inputs"))
     if encode_snapshot(inputs) != data:
-        raise InvalidInput("the snapshot is not canonical JSON, or has fields that schema 1 does not have")
+        raise InvalidInput("the snapshot is not canonical JSON, or has fields that its schema does not have")
     return inputs
 
 

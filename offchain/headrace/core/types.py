@@ -79,6 +79,7 @@ class Reason(IntEnum):
 
     NONE = 0
     LOWEST_COST = 1
+    QUORUM_KEPT = 2
     NO_NODE_FOR_MODEL = 10
     NODE_MEMORY = 11
     NODES_BUSY = 12
@@ -94,6 +95,9 @@ class Reason(IntEnum):
     RELEASED = 22
     ANSWER_TOO_LONG = 23
     NO_PROOF = 24
+    OWNERS_TOO_FEW = 25
+    NOT_DETERMINISTIC = 26
+    ROUND_OF_QUORUM = 27
     DEADLINE_PASSED = 40
     DEADLINE_INFEASIBLE = 41
 
@@ -231,6 +235,8 @@ class MarketTerms:
     tip_cap_wei: int
     fixed_gas: int
     item_gas: int
+    node_gas: int  # of each further node of a quorum's set, shared by its items
+    assigned_gas: int  # of a whole `submitAssigned`
     gas_per_result_byte: int
     relayer_fee_share_bps: int
     relayer_saving_share_bps: int

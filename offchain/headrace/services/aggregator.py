@@ -69,8 +69,9 @@ class Aggregator:
             if stored.state in TERMINAL:
                 log.info("delivered_after_close", node=delivery.node, state=stored.state)
                 return
-            assignment = await self._assignment(delivery)
+            assignment = await self._assignment(delivery, stored)
             self._verify(delivery, stored, assignment)
+            await self._require_same(delivery)
             await self._keep(delivery)
 
     async def gave_up(self, node: Address, refusal: Refusal) -> None:
@@ -102,14 +103,21 @@ class Aggregator:
             raise InvalidInput(f"the request {delivery.result.request_id} is not known here")
         return stored
 
-    async def _assignment(self, delivery: Delivery) -> StoredAssignment:
-        """The assignment that a delivery answers: the last one, since a newer supersedes those before."""
+    async def _assignment(self, delivery: Delivery, stored: StoredRequest) -> StoredAssignment:
+        """The assignment that a delivery answers: the last one, since a newer supersedes those before. A node of a
+        quorum may answer for any round that listed it: its vote counts, though only those of the last round are paid.
+        """
         tried = await self._store.assignments(delivery.result.request_id)
-        if not tried or tried[-1].assignment.node != delivery.node:
+        if stored.request.k:
+            own = [each for each in tried if each.assignment.node == delivery.node]
+            answered = [each for each in own if each.assignment.round == delivery.result.round] or own[-1:]
+        else:
+            answered = [each for each in tried[-1:] if each.assignment.node == delivery.node]
+        if not answered:
             raise InvalidInput(
                 f"the request {delivery.result.request_id} is not assigned to {delivery.node} (any more)"
             )
-        return tried[-1]
+        return answered[-1]
 
     def _verify(self, delivery: Delivery, stored: StoredRequest, assignment: StoredAssignment) -> None:
         result, word = delivery.result, assignment.assignment
@@ -148,16 +156,16 @@ class Aggregator:
             self._metrics.count("headrace_results_total")
             self._metrics.observe("headrace_compute_seconds", delivery.compute_ms / 1000)
             log.info("result_verified", **detail)
-        else:
-            await self._require_same(delivery)
         self._on_change()
         self._on_result()
 
     async def _require_same(self, delivery: Delivery) -> None:
-        first = await self._store.result(delivery.result.request_id)
-        if first is not None and first.node == delivery.node and first.result != delivery.result:
-            log.error("equivocation", node=delivery.node, first=first.result.result_hash)
-            raise InvalidInput("another result of this request was signed before; two are an equivocation")
+        """Refuse a second answer of one node: it signs one hash of a request, for whatever round."""
+        for first in await self._store.results(delivery.result.request_id):
+            differs = first.result.result_hash != delivery.result.result_hash
+            if first.node == delivery.node and differs:
+                log.error("equivocation", node=delivery.node, first=first.result.result_hash)
+                raise InvalidInput("another result of this request was signed before; two are an equivocation")
 
 
 def _is_text(content: bytes) -> bool:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from headrace.core import typed_data
 from headrace.core.canonical import canonical_json
-from headrace.core.envelope import hash_payload
-from headrace.core.errors import ChainUnavailable, IllegalTransition
+from headrace.core.envelope import content_of, hash_payload
+from headrace.core.errors import ChainUnavailable, IllegalTransition, InvalidInput
 from headrace.core.lifecycle import Cause
+from headrace.core.prompts import why_not_deterministic
+from headrace.core.quorum import Member, Vote, standing_of
 from headrace.core.scheduling import (
     Anchor,
     CycleInputs,
@@ -26,7 +28,7 @@ from headrace.core.scheduling import (
 )
 from headrace.core.snapshot import encode_snapshot, policy_hash, to_json
 from headrace.core.tasks import LinkedNode
-from headrace.core.types import Address, Assignment, Decision, DecisionKind, Hash32, MarketTerms
+from headrace.core.types import ZERO_HASH, Address, Assignment, Decision, DecisionKind, Hash32, MarketTerms
 from headrace.ports import (
     Chain,
     Clock,
@@ -41,7 +43,7 @@ from headrace.ports import (
     StoredRequest,
 )
 from headrace.services.dispatcher import Dispatcher
-from headrace.services.rounds import leave_behind
+from headrace.services.rounds import close, leave_behind
 from headrace.services.wake import Wake
 
 log = structlog.get_logger(__name__)
@@ -70,6 +72,8 @@ class _KnownNode:
 @dataclass(slots=True)
 class _Caches:
     nodes: dict[str, _KnownNode] = field(default_factory=dict)
+    owners: dict[Address, Address] = field(default_factory=dict)
+    fixed_answers: dict[Hash32, bool] = field(default_factory=dict)  # by prompt hash
 
 
 class Scheduler:
@@ -165,6 +169,7 @@ class Scheduler:
         anchor = await self._store.last_block()
         if not waiting or anchor is None:
             return None
+        await self._leave_round_of_quorums(waiting)
         round_ = await self._store.open_round(self._clock.now_ms(), self._first_round)
         inputs = CycleInputs(
             chain_id=self._chain.chain_id,
@@ -199,6 +204,19 @@ class Scheduler:
                 log.info("policy_changed", round=round_.round, before=round_.policy_hash, now=self._policy_hash)
                 await leave_behind(self._store, round_)
 
+    async def _leave_round_of_quorums(self, waiting: Sequence[StoredRequest]) -> None:
+        """Close the open round when a quorum of it waits to be listed again: it is listed once a round, since within
+        one a node's assignment cannot change its reward."""
+        for round_ in await self._store.rounds(limit=1):
+            if round_.state != "open":
+                return
+            for stored in waiting:
+                tried = await self._store.assignments(stored.request_id) if stored.request.k else []
+                if tried and tried[-1].assignment.round == round_.round:
+                    log.info("quorum_needs_a_new_round", requestId=stored.request_id, round=round_.round)
+                    await close(self._store, round_)
+                    return
+
     async def _persist(self, inputs: CycleInputs, plan: CyclePlan) -> None:
         snapshot = encode_snapshot(inputs)
         cycle = StoredCycle(
@@ -210,10 +228,14 @@ class Scheduler:
             plan=plan,
         )
         by_id = {request.request_id: request for request in inputs.requests}
-        assignments = [
-            self._assignment(inputs, by_id[planned.decision.request_id], planned)
-            for planned in plan.of_kind(DecisionKind.ASSIGNED)
-        ]
+        assignments: list[StoredAssignment] = []
+        attempts: dict[Hash32, int] = {}
+        for planned in plan.of_kind(DecisionKind.ASSIGNED):
+            request_id = planned.decision.request_id
+            if request_id not in attempts:
+                attempts[request_id] = len(await self._store.assignments(request_id))
+            attempts[request_id] += 1
+            assignments.append(self._assignment(inputs, by_id[request_id], planned, attempts[request_id]))
         await self._store.add_cycle(cycle, snapshot, assignments, self._policy_hash)
         self._metrics.observe("headrace_cycle_requests", len(inputs.requests))
         for kind in DecisionKind:
@@ -228,8 +250,9 @@ class Scheduler:
                 reward_wei=assignment.assignment.reward_wei,
             )
 
-    def _assignment(self, inputs: CycleInputs, request: WaitingRequest, planned: PlannedDecision) -> StoredAssignment:
-        attempt = request.assignments + 1
+    def _assignment(
+        self, inputs: CycleInputs, request: WaitingRequest, planned: PlannedDecision, attempt: int
+    ) -> StoredAssignment:
         assignment = Assignment(
             request_id=request.request_id,
             relayer=self._signer.address,
@@ -246,7 +269,7 @@ class Scheduler:
             state="open",
             assigned_at_ms=inputs.now_ms,
             # Leases grow: a second try is given more time before a third is paid for.
-            lease_until_ms=inputs.now_ms + self._settings.lease_ms * attempt,
+            lease_until_ms=inputs.now_ms + self._settings.lease_ms * (request.assignments + 1),
             signature=self._signer.sign_digest(digest),
             accept_signature=b"",
             detail="",
@@ -257,8 +280,49 @@ class Scheduler:
         views = []
         for stored in waiting:
             tried = await self._store.assignments(stored.request_id)
-            views.append(self._waiting_request(stored, tried, _prompt_of(stored) in held))
+            view = self._waiting_request(stored, tried, _prompt_of(stored) in held)
+            views.append(await self._as_quorum(view, stored, tried) if stored.request.k else view)
         return tuple(sorted(views, key=lambda view: view.request_id))
+
+    async def _as_quorum(
+        self, view: WaitingRequest, stored: StoredRequest, tried: Sequence[StoredAssignment]
+    ) -> WaitingRequest:
+        """What a quorum's scheduling depends on: whom it goes on with, and whether it can agree at all."""
+        members = [Member(each.assignment.node, each.assignment.round, each.state) for each in tried]
+        results = await self._store.results(stored.request_id)
+        votes = [Vote(each.node, each.result.round, each.result.result_hash) for each in results]
+        standing = standing_of(stored.request.k, members, votes)
+        owners = {await self._owner_of(node) for node in standing.tried}
+        return replace(
+            view,
+            assignments=standing.listings,
+            excluded_nodes=standing.dropped,
+            supersedes_round=standing.round,
+            k=stored.request.k,
+            n=stored.request.n,
+            kept_nodes=standing.kept,
+            tried_owners=tuple(sorted(owners)),
+            deterministic=await self._is_deterministic(stored, view.prompt_available),
+        )
+
+    async def _owner_of(self, node: Address) -> Address:
+        """Whose node it is, which never changes."""
+        if node not in self._caches.owners:
+            self._caches.owners[node] = (await self._chain.node_facts(node)).owner
+        return self._caches.owners[node]
+
+    async def _is_deterministic(self, stored: StoredRequest, prompt_available: bool) -> bool:
+        """Whether prompt and model fix the answer. A prompt that is not there yet is not held against it."""
+        model, prompt_hash = self._models.get(stored.request.model_id), stored.request.prompt_hash
+        if model is not None and model.weights_hash == ZERO_HASH:
+            return False
+        if prompt_available and prompt_hash not in self._caches.fixed_answers:
+            prompt = await self._store.payload(prompt_hash)
+            if prompt is not None:
+                if len(self._caches.fixed_answers) >= MAX_WAITING:
+                    self._caches.fixed_answers.clear()
+                self._caches.fixed_answers[prompt_hash] = _fixes_its_answer(prompt)
+        return self._caches.fixed_answers.get(prompt_hash, True)
 
     def _waiting_request(
         self, stored: StoredRequest, tried: Sequence[StoredAssignment], prompt_available: bool
@@ -283,6 +347,11 @@ class Scheduler:
             assignments=len(tried),
             excluded_nodes=tuple(sorted({attempt.assignment.node for attempt in tried})),
             supersedes_round=tried[-1].assignment.round if tried else 0,
+            k=0,
+            n=0,
+            kept_nodes=(),
+            tried_owners=(),
+            deterministic=True,
             released_until_s=stored.released_until_s,
         )
 
@@ -313,6 +382,7 @@ def _node_view(linked: LinkedNode, known: _KnownNode, assigned: int) -> NodeView
     beat = linked.heartbeat
     return NodeView(
         node=linked.node,
+        owner=known.facts.owner,
         offers=tuple(offer for offer in known.offers if offer.model_id in beat.models),
         free_memory_mb=beat.free_memory_mb,
         # Its own word is as old as its heartbeat; what was assigned since counts as well.
@@ -325,6 +395,13 @@ def _node_view(linked: LinkedNode, known: _KnownNode, assigned: int) -> NodeView
         heartbeat=canonical_json(to_json(beat)).decode(),
         heartbeat_signature="0x" + linked.signature.hex(),
     )
+
+
+def _fixes_its_answer(prompt: bytes) -> bool:
+    try:
+        return not why_not_deterministic(content_of(prompt))
+    except InvalidInput:
+        return False  # a broken envelope, which no node takes
 
 
 def _required_memory_mb(model: ModelFacts | None, prompt_bytes: int, max_output_tokens: int) -> int:

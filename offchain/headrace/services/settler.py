@@ -13,7 +13,7 @@ from headrace.core.batching import NODES_FAULT, BatchPolicy, why_send
 from headrace.core.errors import ChainUnavailable, ExpiredContext, IllegalTransition, Refused, SignatureMismatch
 from headrace.core.fees import charged_gas, charged_gas_price_wei
 from headrace.core.lifecycle import Cause
-from headrace.core.types import Address, GasQuote, Hash32, ItemStatus, MarketTerms, RoundRecord
+from headrace.core.types import Address, GasQuote, Hash32, ItemStatus, MarketTerms, Result, RoundRecord
 from headrace.ports import (
     Call,
     CallOutcome,
@@ -48,9 +48,26 @@ class SettlerSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
+    """A request with what is settled of it. `results` are one, or a quorum's k by node: of one round and one hash."""
+
     stored: StoredRequest
-    result: StoredResult
+    results: tuple[StoredResult, ...]
     inline: bytes
+
+    @property
+    def result(self) -> Result:
+        """What each of its nodes signed."""
+        return self.results[0].result
+
+    @property
+    def nodes(self) -> tuple[Address, ...]:
+        """Who signed it, ascending."""
+        return tuple(each.node for each in self.results)
+
+    @property
+    def ready_at_ms(self) -> int:
+        """Since when it can be settled."""
+        return max(each.received_at_ms for each in self.results)
 
 
 class Settler:
@@ -123,11 +140,11 @@ class Settler:
     async def _items(self) -> list[_Item]:
         quote = await self._chain.gas_quote()
         items = []
-        for result in await self._store.ready_results(self._batching.max_items + len(self._set_aside)):
-            request_id = result.result.request_id
+        for results in await self._store.ready_results(self._batching.max_items + len(self._set_aside)):
+            request_id = results[0].result.request_id
             stored = await self._store.request(request_id)
             if stored is not None and request_id not in self._set_aside:
-                items.append(_Item(stored, result, await self._inline_bytes(stored, result, quote)))
+                items.append(_Item(stored, results, await self._inline_bytes(stored, results[0], quote)))
         return items[: self._batching.max_items]
 
     async def _inline_bytes(self, stored: StoredRequest, result: StoredResult, quote: GasQuote) -> bytes:
@@ -135,7 +152,7 @@ class Settler:
         request, size = stored.request, result.payload_bytes
         if not request.inline_result or size > self._settings.max_inline_result_bytes:
             return b""
-        gas = charged_gas(self._terms, 1, size)
+        gas = charged_gas(self._terms, 1, size, max(1, request.k))
         if gas * charged_gas_price_wei(self._terms, quote) > request.gas_budget_wei:
             return b""
         return await self._store.payload(result.payload_hash) or b""
@@ -147,7 +164,7 @@ class Settler:
             self._batching,
             self._clock.now_ms(),
             len(items),
-            min(item.result.received_at_ms for item in items),
+            min(item.ready_at_ms for item in items),
             min(item.stored.effective_deadline_s for item in items) * 1000,
         )
 
@@ -155,7 +172,7 @@ class Settler:
 
     async def _rounds_to_record(self, items: Sequence[_Item]) -> list[RoundRecord]:
         """Records that must be on-chain with this batch, or now because an assignment's deadline nears."""
-        wanted = {item.result.result.round for item in items} | await self._rounds_due()
+        wanted = {item.result.round for item in items} | await self._rounds_due()
         async with self._rounds:
             records = []
             for stored in sorted(await self._store.rounds(limit=100), key=lambda row: row.round):
@@ -199,7 +216,7 @@ class Settler:
             if not bad:
                 return self._as_drafts(records, sets, calls, outcomes)
             await self._leave_out(bad)
-            items = [item for item in items if item.result.result.request_id not in bad]
+            items = [item for item in items if item.result.request_id not in bad]
         return []
 
     def _as_drafts(
@@ -227,30 +244,36 @@ class Settler:
         return drafts
 
     async def _sets(self, items: Sequence[_Item]) -> list[ResultSetCall]:
-        groups: dict[tuple[int, Address], list[_Item]] = {}
+        groups: dict[tuple[int, tuple[Address, ...]], list[_Item]] = {}
         for item in items:
-            groups.setdefault((item.result.result.round, item.result.node), []).append(item)
+            groups.setdefault((item.result.round, item.nodes), []).append(item)
         # Refunds to one requester in a row are stored once.
         return [
-            await self._set(round_, node, sorted(group, key=lambda item: item.stored.request.requester))
-            for (round_, node), group in sorted(groups.items())
+            await self._set(round_, nodes, sorted(group, key=lambda item: item.stored.request.requester))
+            for (round_, nodes), group in sorted(groups.items())
         ]
 
-    async def _set(self, round_: int, node: Address, group: Sequence[_Item]) -> ResultSetCall:
-        signatures: tuple[bytes, ...] = tuple(item.result.signature for item in group)
-        if len(group) > 1 and (signature := await self._set_signature(round_, node, group)) is not None:
-            signatures = (signature,)
+    async def _set(self, round_: int, nodes: tuple[Address, ...], group: Sequence[_Item]) -> ResultSetCall:
+        # A lone item's signatures are there already; one of a set of one would say no more.
+        signatures = await self._set_signatures(round_, nodes, group) if len(group) > 1 else None
         return ResultSetCall(
             round=round_,
-            node=node,
-            signatures=signatures,
-            items=tuple((item.stored.request, item.result.result) for item in group),
+            nodes=nodes,
+            signatures=signatures or tuple(each.signature for item in group for each in item.results),
+            items=tuple((item.stored.request, item.result) for item in group),
             payloads=tuple(item.inline for item in group) if any(item.inline for item in group) else (),
         )
 
+    async def _set_signatures(
+        self, round_: int, nodes: tuple[Address, ...], group: Sequence[_Item]
+    ) -> tuple[bytes, ...] | None:
+        """Each node's signature over the set, or None to fall back on those of the results (+5.5k gas each)."""
+        signed = await asyncio.gather(*(self._set_signature(round_, node, group) for node in nodes))
+        whole = tuple(signature for signature in signed if signature is not None)
+        return whole if len(whole) == len(nodes) else None
+
     async def _set_signature(self, round_: int, node: Address, group: Sequence[_Item]) -> bytes | None:
-        """One signature over the set, or None to fall back on those of the results (+5.5k gas each)."""
-        results = [item.result.result for item in group]
+        results = [item.result for item in group]
         signature = await self._link.sign_set(node, round_, results, self._settings.set_signature_timeout_s)
         if signature is None:
             return None

@@ -22,7 +22,7 @@ from eth_utils.crypto import keccak
 
 from headrace.core import typed_data
 from headrace.core.canonical import content_hash
-from headrace.core.envelope import hash_payload, seal
+from headrace.core.envelope import hash_payload, quorum_salt, seal
 from headrace.core.fees import charged_gas, charged_gas_price_wei, payout
 from headrace.core.merkle import leaf_of, proof_of, root_of, sort_decisions
 from headrace.core.requests import pack, request_id
@@ -532,6 +532,8 @@ TERMS = MarketTerms(
     tip_cap_wei=2 * GWEI,
     fixed_gas=90_000,
     item_gas=16_000,
+    node_gas=15_001,
+    assigned_gas=100_000,
     gas_per_result_byte=40,
     relayer_fee_share_bps=2000,
     relayer_saving_share_bps=1000,
@@ -561,6 +563,11 @@ def waiting_request(id_: Hash32, **fields: Any) -> WaitingRequest:
         "assignments": 0,
         "excluded_nodes": (),
         "supersedes_round": 0,
+        "k": 0,
+        "n": 0,
+        "kept_nodes": (),
+        "tried_owners": (),
+        "deterministic": True,
         "released_until_s": 0,
         "callback_gas": 0,
         "answer_bytes": 0,
@@ -577,6 +584,7 @@ def offer(model: str, kib: int = 10**12, thousand: int = 10**14) -> Offer:
 def node_view(node: Address, **fields: Any) -> NodeView:
     values: dict[str, Any] = {
         "node": node,
+        "owner": node,
         "offers": tuple(offer(model) for model in MODELS),
         "free_memory_mb": 16_384,
         "in_flight": 0,
@@ -634,6 +642,7 @@ def snapshots() -> list[Entry]:
                 cycle=2,
             ),
         ),
+        snapshot_entry("quorums, new and listed again", quorums()),
         snapshot_entry("drawn", cycle_inputs(many, [random_node(rng, key) for key in nodes], lane_streak=19)),
     ]
 
@@ -683,6 +692,32 @@ def every_reason() -> CycleInputs:
         for reason in serving
     ]
     return cycle_inputs(waiting, nodes)
+
+
+def quorums() -> CycleInputs:
+    """One that is placed, one that keeps a node beside a dearer new one, and one for each reason of its own."""
+    node = [address_of(f"quorum node {i}") for i in range(8)]
+    owner = [address_of(f"quorum owner {i}") for i in range(8)]
+    again = {"assignments": 1, "supersedes_round": 11, "kept_nodes": (node[0],), "excluded_nodes": (node[7],)}
+    again |= {"tried_owners": tuple(sorted((owner[0], owner[7])))}
+    changes: list[dict[str, Any]] = [
+        {},
+        again,
+        {"k": 3, "n": 5, "model_id": hash_of("gpt-2"), "model_name": "gpt-2"},
+        {"deterministic": False},
+        again | {"supersedes_round": 12},
+    ]
+    requests_ = [
+        waiting_request(hash_of(f"quorum {i}"), **{"k": 2, "n": 3, "max_reward_wei": 10**16} | each)
+        for i, each in enumerate(changes)
+    ]
+    views = [
+        node_view(key, owner=owner[i], offers=(offer("llama-7b", thousand=(i + 1) * 10**13),))
+        for i, key in enumerate(node[:6])
+    ]
+    # Two nodes of one owner are one vote.
+    views += [node_view(address_of(f"gpt-2 node {i}"), owner=owner[i // 2], offers=(offer("gpt-2"),)) for i in range(4)]
+    return cycle_inputs(requests_, views)
 
 
 def random_waiting(rng: Random, id_: Hash32, nodes: Sequence[Address]) -> WaitingRequest:
@@ -765,6 +800,10 @@ def fees() -> list[Entry]:
         fee_entry("nothing is escrowed", free, quote, reward=0),
         fee_entry("only a raise is escrowed", free, quote, reward=0, added=1),
         fee_entry("a wei of each", replace(free, max_reward_wei=1, gas_budget_wei=1, priority_fee_wei=1), quote),
+        fee_entry("a quorum of two", odd, quote, reward=odd.max_reward_wei // 2, nodes=2),
+        fee_entry("a quorum whose fee does not divide by its nodes", odd, quote, reward=10**14, nodes=3),
+        fee_entry("one of a quorum's set of two, in a batch of three", odd, quote, 3, reward=7, nodes=3, set_size=2),
+        fee_entry("a quorum of sixteen, delivered inline", odd, quote, reward=1, nodes=16, result_bytes=33),
         fee_entry("all at their largest", top, quote, reward=TOP_AMOUNT, added=2**96 - 1),
         fee_entry("all at their largest, nothing to the node", top, GasQuote(10**15, 0), reward=0),
     ]
@@ -775,15 +814,18 @@ def fee_entry(
     name: str,
     request: Request,
     quote: GasQuote,
+    batch_size: int = 1,
     *,
     reward: int | None = None,
     added: int = 0,
-    batch_size: int = 1,
     result_bytes: int = 0,
+    nodes: int = 1,
+    set_size: int = 1,
 ) -> Entry:
     reward = request.max_reward_wei * 3 // 4 if reward is None else reward
-    gas, price = charged_gas(TERMS, batch_size, result_bytes), charged_gas_price_wei(TERMS, quote)
-    parts = payout(TERMS, request, added, reward, gas * price)
+    gas = charged_gas(TERMS, batch_size, result_bytes, nodes, set_size)
+    price = charged_gas_price_wei(TERMS, quote)
+    parts = payout(TERMS, request, added, reward, gas * price, nodes)
     return {
         "name": name,
         "terms": terms_entry(TERMS),
@@ -792,7 +834,9 @@ def fee_entry(
         "priorityFee": str(request.priority_fee_wei),
         "priorityFeeAdded": str(added),
         "reward": str(reward),
+        "nodes": nodes,
         "batchSize": batch_size,
+        "setSize": set_size,
         "resultBytes": result_bytes,
         "baseFee": str(quote.base_fee_wei),
         "tip": str(quote.tip_wei),
@@ -895,6 +939,8 @@ def envelopes() -> list[Entry]:
         payload_entry("a chat body, bare", CHAT, None),
         payload_entry("a chat body, sealed", CHAT, salt),
         payload_entry("an empty answer, sealed", "", salt),
+        quorum_answer("an answer of a quorum", CHAT, seal(CHAT.encode(), salt)),
+        quorum_answer("an answer of a quorum to a public prompt", "42", CHAT.encode()),
         refused_payload("nothing", b""),
         refused_payload("an envelope without a salt", b"\x01"),
         refused_payload("an envelope that ends within its salt", b"\x01" + salt[:15]),
@@ -910,6 +956,12 @@ def payload_entry(name: str, content: str, salt: bytes | None) -> Entry:
         "payload": "0x" + payload.hex(),
         "hash": hash_payload(payload),
     }
+
+
+def quorum_answer(name: str, content: str, prompt: bytes) -> Entry:
+    id_ = hash_of("request 1")
+    entry = payload_entry(name, content, quorum_salt(id_, prompt))
+    return entry | {"requestId": id_, "prompt": "0x" + prompt.hex()}
 
 
 def refused_payload(name: str, payload: bytes) -> Entry:

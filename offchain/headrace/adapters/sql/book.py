@@ -9,6 +9,7 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.adapters.sql.database import chunks
+from headrace.adapters.sql.quorums import standing_in
 from headrace.adapters.sql.tables import assignments, intents, requests, results, timeline
 from headrace.core.errors import NotFound
 from headrace.core.lifecycle import Cause, RequestState, can_move, next_state
@@ -123,9 +124,15 @@ class RequestBook:
         A request comes back with a result, in a batch that is on its way, or with an assignment that still runs, when a
         reorg took away its block, or the one that closed it, and gave it back.
         """
-        with_result = await self._having(request_ids)
+        single = [request_id for request_id in request_ids if not self.row(request_id)["k"]]
+        with_result, running = await self._having(single), await self._running(single)
+        for request_id in set(request_ids) - set(single):
+            standing = await standing_in(self._connection, request_id, self.row(request_id)["k"])
+            if standing.agreed:
+                with_result.add(request_id)
+            elif not standing.is_broken:
+                running |= await self._running([request_id])
         batched = await self._in_open_batches()
-        running = await self._running(request_ids)
         for request_id in request_ids:
             if request_id in with_result:
                 self.move(request_id, Cause.DELIVERED, {"again": True})
@@ -169,6 +176,8 @@ class RequestBook:
             query = select(assignments.c.request_id, assignments.c.state).where(
                 assignments.c.request_id.in_(chunk), assignments.c.state.in_(("open", "accepted"))
             )
+            # Of a quorum's several the furthest counts: "accepted" comes before "open" in the alphabet.
+            query = query.order_by(assignments.c.state.desc())
             states.update({row.request_id: row.state for row in await self._connection.execute(query)})
         return states
 

@@ -111,7 +111,10 @@ class RequestStore(StorePart):
 
 
 async def drop_result(connection: AsyncConnection, book: RequestBook, request_id: Hash32) -> None:
-    """Make room for another node's result; the one that cannot be paid is kept in the timeline."""
+    """Make room for another node's result; the one that cannot be paid is kept in the timeline. The votes of a quorum
+    stay: which of its nodes is at fault, nothing says."""
+    if book.row(request_id)["k"]:
+        return
     query = select(results).where(results.c.request_id == request_id)
     row = (await connection.execute(query)).mappings().first()
     if row is None:

@@ -152,7 +152,7 @@ class RoundStore(StorePart):
             for chunk in chunks(list(dict.fromkeys(request_ids))):
                 newest = func.row_number().over(
                     partition_by=decisions.c.request_id,
-                    order_by=(decisions.c.round.desc(), decisions.c.cycle.desc()),
+                    order_by=(decisions.c.round.desc(), decisions.c.cycle.desc(), decisions.c.position),
                 )
                 ranked = select(decisions, newest.label("rank")).where(decisions.c.request_id.in_(chunk)).subquery()
                 rows = await connection.execute(select(ranked).where(ranked.c.rank == 1))
@@ -199,7 +199,9 @@ class RoundStore(StorePart):
             await book.load([request_id])
             story = {"attempt": attempt, "node": row["node"], "round": row["round"], "detail": detail}
             # A request that the chain closed or withdrew meanwhile stays where it is; the assignment ends all the same.
-            if book.state(request_id) in _BEING_SERVED or can_move(book.state(request_id), cause):
+            # So does one whose quorum was moved by another of its nodes before.
+            is_served = book.state(request_id) in _BEING_SERVED and not book.row(request_id)["k"]
+            if is_served or can_move(book.state(request_id), cause):
                 book.move(request_id, cause, story)
             else:
                 book.note(request_id, f"assignment_{cause}", story)
@@ -210,7 +212,9 @@ class RoundStore(StorePart):
     ) -> None:
         book = RequestBook(connection, cycle.planned_at_ms)
         await book.load([stored.request_id for stored in assigned])
+        moved: set[Hash32] = set()
         for stored in assigned:
+            request_id = stored.request_id
             detail = {
                 "attempt": stored.attempt,
                 "node": stored.assignment.node,
@@ -218,7 +222,12 @@ class RoundStore(StorePart):
                 "cycle": cycle.cycle,
                 "reward_wei": str(stored.assignment.reward_wei),
             }
-            book.move(stored.request_id, Cause.ASSIGNED, detail)
+            if request_id in moved:
+                book.note(request_id, Cause.ASSIGNED, detail)
+            else:
+                book.move(request_id, Cause.ASSIGNED, detail)
+                moved.add(request_id)
+        await _supersede(connection, [request_id for request_id in moved if book.row(request_id)["k"]])
         await connection.execute(insert(assignment_table), [row_of_assignment(stored) for stored in assigned])
         await book.flush()
 
@@ -246,6 +255,16 @@ async def _keep_snapshot(connection: AsyncConnection, snapshot_hash: Hash32, con
         await connection.execute(insert(snapshots).values(snapshot_hash=snapshot_hash, content=content))
 
 
+async def _supersede(connection: AsyncConnection, quorums: Sequence[Hash32]) -> None:
+    """End what runs of an earlier listing: a quorum is computed for its newest round only."""
+    for chunk in chunks(quorums):
+        await connection.execute(
+            update(assignment_table)
+            .where(assignment_table.c.request_id.in_(chunk), assignment_table.c.state.in_(_RUNNING))
+            .values(state="superseded")
+        )
+
+
 async def _running_assignment(connection: AsyncConnection, request_id: Hash32, attempt: int, cause: Cause) -> Row:
     query = select(assignment_table).where(
         assignment_table.c.request_id == request_id, assignment_table.c.attempt == attempt
@@ -253,7 +272,9 @@ async def _running_assignment(connection: AsyncConnection, request_id: Hash32, a
     row = (await connection.execute(query)).mappings().first()
     if row is None:
         raise NotFound(f"the request {request_id} has no assignment {attempt}")
-    if row["state"] not in _RUNNING or (cause is Cause.ACCEPTED and row["state"] == "accepted"):
+    # What a node has accepted it can only fail.
+    is_past = row["state"] == "accepted" and cause in (Cause.ACCEPTED, Cause.REFUSED)
+    if row["state"] not in _RUNNING or is_past:
         raise IllegalTransition(
             f"assignment {attempt} of {request_id} is {row['state']} and cannot be moved by {cause}"
         )

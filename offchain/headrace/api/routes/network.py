@@ -38,6 +38,8 @@ async def get_network(context: Context, facts: Facts) -> schemas.NetworkView:
             tip_cap_wei=str(terms.tip_cap_wei),
             fixed_gas=terms.fixed_gas,
             item_gas=terms.item_gas,
+            node_gas=terms.node_gas,
+            assigned_gas=terms.assigned_gas,
             gas_per_result_byte=terms.gas_per_result_byte,
             relayer_fee_share_bps=terms.relayer_fee_share_bps,
             relayer_saving_share_bps=terms.relayer_saving_share_bps,
