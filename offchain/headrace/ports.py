@@ -107,6 +107,15 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Attestation:
+    """For which model a registrar vouches for a key, and until when; 0 = it does not."""
+
+    key: Address
+    model_id: Hash32
+    valid_until_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A transaction that is not signed yet."""
 
@@ -150,6 +159,7 @@ class ResultSetCall:
     signatures: tuple[bytes, ...]
     items: tuple[tuple[Request, Result], ...]
     payloads: tuple[bytes, ...]  # empty, or one per item: bytes delivered inline, b"" = by hash
+    proofs: tuple[bytes, ...] = ()  # empty, or one per item: for the requests' verifiers
 
 
 class Chain(Protocol):
@@ -173,6 +183,11 @@ class Chain(Protocol):
     @property
     def stake_manager(self) -> Address:
         """StakeManager's address."""
+        ...
+
+    @property
+    def attested_key_verifier(self) -> Address:
+        """AttestedKeyVerifier's address."""
         ...
 
     # Reading
@@ -214,6 +229,18 @@ class Chain(Protocol):
 
     async def verify_result(self, request_id: Hash32, ref: ResultRef, payload: bytes) -> bool:
         """Whether the market settled the request with this result and, unless `payload` is empty, with these bytes."""
+        ...
+
+    async def is_verified(self, request: Request, node: Address, result_hash: Hash32, proof: bytes) -> bool:
+        """Whether the request's verifier takes a proof of a node's result, asked as the market would ask it now."""
+        ...
+
+    async def attestation_of(self, verifier: Address, key: Address) -> Attestation:
+        """What an attested-key verifier says of a key.
+
+        Raises:
+            InvalidInput: there is no such verifier at the address.
+        """
         ...
 
     async def node_facts(self, key: Address) -> NodeFacts:
@@ -321,6 +348,7 @@ class StoredResult:
     payload_hash: Hash32
     payload_bytes: int
     received_at_ms: int
+    proof: bytes = b""  # for the request's verifier
 
 
 @dataclass(frozen=True, slots=True)

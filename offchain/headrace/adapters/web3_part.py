@@ -51,6 +51,10 @@ class ChainPart:
     def stake_manager(self) -> Address:
         return self._deployment.address_of("StakeManager")
 
+    @property
+    def attested_key_verifier(self) -> Address:
+        return self._deployment.address_of("AttestedKeyVerifier")
+
     async def _ask(self, method: str, *params: Any) -> Any:
         return await answered(self._rpc, method, *params)
 

@@ -13,7 +13,16 @@ from headrace.core.lifecycle import TERMINAL, Cause, RequestState
 from headrace.core.types import ZERO_ADDRESS, Address, Status
 
 REQUEST_EVENTS = frozenset(
-    {"InferenceRequested", "PriorityFeeRaised", "CancelAnnounced", "ResultFulfilled", "RequestClosed"}
+    {
+        "InferenceRequested",
+        "RelayerFeePaid",
+        "PriorityFeeRaised",
+        "CancelAnnounced",
+        "ResultFulfilled",
+        "CallbackFailed",
+        "CallbackRetried",
+        "RequestClosed",
+    }
 )
 _CAUSE_OF_STATUS = {Status.EXPIRED: Cause.EXPIRED, Status.CANCELLED: Cause.CANCELLED}
 _STATE_OF_CAUSE = {
@@ -28,9 +37,11 @@ class Life:
     """What the chain says of a request."""
 
     included: ChainEvent | None = None
+    relayer_fee_wei: int = 0
     priority_fee_added_wei: int = 0
     cancelled_at_s: int | None = None
     closing: ChainEvent | None = None
+    callback: ChainEvent | None = None  # the last word of a callback that went wrong
 
     @property
     def cause(self) -> Cause:
@@ -47,12 +58,16 @@ def fold(events: Iterable[ChainEvent]) -> Life:
         match event.name:
             case "InferenceRequested":
                 life.included = event
+            case "RelayerFeePaid":
+                life.relayer_fee_wei = event.args["fee"]
             case "PriorityFeeRaised":
                 life.priority_fee_added_wei = event.args["total"]
             case "CancelAnnounced":
                 life.cancelled_at_s = event.args["effectiveDeadline"]
             case "ResultFulfilled" | "RequestClosed":
                 life.closing = event
+            case "CallbackFailed" | "CallbackRetried":
+                life.callback = event
     return life
 
 
@@ -69,7 +84,7 @@ def reconcile(book: RequestBook, request_id: str, life: Life, blocks: Mapping[in
     if request_id not in book:
         if life.included is None:
             return
-        _enter(book, request_id, life.included, blocks, relayer)
+        _enter(book, request_id, life, life.included, blocks, relayer)
     elif life.included is None:
         _withdraw(book, request_id)
         return
@@ -81,7 +96,7 @@ def reconcile(book: RequestBook, request_id: str, life: Life, blocks: Mapping[in
 
 
 def _enter(
-    book: RequestBook, request_id: str, event: ChainEvent, blocks: Mapping[int, BlockRef], relayer: Address
+    book: RequestBook, request_id: str, life: Life, event: ChainEvent, blocks: Mapping[int, BlockRef], relayer: Address
 ) -> None:
     request = request_from_event(event.args)
     row = {
@@ -93,7 +108,8 @@ def _enter(
         **_inclusion(event, blocks),
         **row_of_request(request),
     }
-    book.insert(row, _where(event))
+    fee = {"relayer_fee_wei": str(life.relayer_fee_wei)} if life.relayer_fee_wei else {}
+    book.insert(row, {**_where(event), **fee})
 
 
 def _inclusion(event: ChainEvent, blocks: Mapping[int, BlockRef]) -> dict[str, Any]:
@@ -136,8 +152,21 @@ def _close(book: RequestBook, request_id: str, life: Life) -> None:
             book.move(request_id, Cause.REOPENED, {})
         book.move(request_id, life.cause, _where(life.closing))
     closed = {**life.closing.args, **_where(life.closing)}
-    if closed != book.row(request_id)["closed"]:
-        book.change(request_id, closed=closed)
+    if life.cause is Cause.FULFILLED and book.row(request_id)["callback_gas"]:
+        closed["callback"] = _callback(life.callback or life.closing)
+    before = book.row(request_id)["closed"]
+    if closed == before:
+        return
+    book.change(request_id, closed=closed)
+    if life.callback is not None and closed.get("callback") != (before or {}).get("callback"):
+        stage = "callback_failed" if life.callback.name == "CallbackFailed" else "callback_retried"
+        book.note(request_id, stage, closed["callback"])
+
+
+def _callback(last: ChainEvent) -> dict[str, Any]:
+    """What became of the call of the requester's contract."""
+    has_failed = last.name == "CallbackFailed"
+    return {"made": not has_failed, "reason": last.args["reason"] if has_failed else None, **_where(last)}
 
 
 def _where(event: ChainEvent) -> dict[str, Any]:

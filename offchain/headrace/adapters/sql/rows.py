@@ -121,6 +121,7 @@ def result_of(row: Row) -> StoredResult:
         payload_hash=row["payload_hash"],
         payload_bytes=row["payload_bytes"],
         received_at_ms=row["received_at_ms"],
+        proof=row["proof"],
     )
 
 
@@ -136,6 +137,7 @@ def row_of_result(stored: StoredResult) -> dict[str, Any]:
         "payload_hash": stored.payload_hash,
         "payload_bytes": stored.payload_bytes,
         "received_at_ms": stored.received_at_ms,
+        "proof": stored.proof,
     }
 
 

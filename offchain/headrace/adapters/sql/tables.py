@@ -273,6 +273,7 @@ results = Table(
     _hash("payload_hash"),
     _number("payload_bytes"),
     _number("received_at_ms"),
+    Column("proof", LargeBinary, nullable=False),
     ForeignKeyConstraint(["request_id"], ["requests.request_id"]),
     ForeignKeyConstraint(["payload_hash"], ["payloads.payload_hash"]),
     Index(None, "payload_hash"),
