@@ -19,21 +19,32 @@ from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 from hexbytes import HexBytes
 
-from headrace.core.errors import Refused, Unknown
+from headrace.core.errors import Refused, SignatureMismatch, Unknown
 from headrace.core.events import BlockRef, ChainEvent
 from headrace.core.fees import charged_gas, charged_gas_price_wei, payout
 from headrace.core.requests import pack, request_id
 from headrace.core.scheduling import Offer
+from headrace.core.typed_data import (
+    Domain,
+    digest,
+    hash_assignment,
+    hash_result,
+    hash_round_record,
+    hash_submitter,
+    signer_of,
+)
 from headrace.core.types import (
     ZERO_ADDRESS,
     ZERO_HASH,
     Address,
+    Assignment,
     GasQuote,
     Hash32,
     ItemStatus,
     Lane,
     MarketTerms,
     Mode,
+    Pending,
     Request,
     ResultRef,
     RoundRecord,
@@ -52,6 +63,8 @@ NODE: Address = "0x" + "d1" * 20
 MODEL_ID: Hash32 = "0x" + "e1" * 32
 
 TERMS = MarketTerms(
+ASSIGNED_GAS = 90_000
+
     grace_s=300,
     min_ttl_s=10,
     max_ttl_s=86_400,
@@ -419,6 +432,20 @@ class FakeChain:
         return self.facts.get(key, nobody)
 
     async def offers(self, key: Address, model_ids: Sequence[Hash32]) -> list[Offer]:
+    async def pending(self, request_ids: Sequence[Hash32]) -> list[Pending | None]:
+        self._enter("pending")
+        world = _World(self.all_events())
+        return [
+            Pending(world.added[id_], world.deadlines.get(id_, self._requests[id_].deadline_s))
+            if world.statuses[id_] is Status.PENDING
+            else None
+            for id_ in request_ids
+        ]
+
+    async def assigned_gas(self) -> int:
+        self._enter("assigned_gas")
+        return ASSIGNED_GAS
+
         self._enter("offers")
         return [offer for offer in self.node_offers.get(key, []) if offer.model_id in model_ids]
 
@@ -443,8 +470,8 @@ class FakeChain:
 
     # The port: calls
 
-    def record_round_call(self, relayer: Address, record: RoundRecord) -> Call:
-        return self._call(SCHEDULE_LOG, "record_round", relayer, record)
+    def record_round_call(self, relayer: Address, record: RoundRecord, signature: bytes = b"") -> Call:
+        return self._call(SCHEDULE_LOG, "record_round", relayer, record, signature)
 
     def submit_results_call(self, relayer: Address, sets: Sequence[ResultSetCall]) -> Call:
         return self._call(MARKET, "submit_results", relayer, tuple(sets))
@@ -459,7 +486,7 @@ class FakeChain:
         outcomes = []
         events = self.all_events()
         for call in calls:
-            logs, error = self._run(call, events)
+            logs, error = self._run(call, events, sender)
             made = tuple(self._event(self._blocks[-1], ZERO_HASH, log) for log in logs)
             events += made
             outcomes.append(CallOutcome(not error, _gas_used(logs), made, error))
@@ -474,6 +501,14 @@ class FakeChain:
         self.calls["send_raw"] += 1
         self.sent.append(raw)
         error = self._failures["send_raw"].popleft() if self._failures["send_raw"] else None
+    def submit_results_for_call(
+        self, relayer: Address, sets: Sequence[ResultSetCall], valid_until_s: int, signature: bytes
+    ) -> Call:
+        return self._call(MARKET, "submit_results_for", relayer, tuple(sets), valid_until_s, signature)
+
+    def submit_assigned_call(self, assignment: Assignment, signature: bytes, result_set: ResultSetCall) -> Call:
+        return self._call(MARKET, "submit_assigned", assignment, signature, result_set)
+
         if error is None or isinstance(error, Unknown):
             self._take(raw)
         if error is not None:
@@ -530,7 +565,7 @@ class FakeChain:
         return taken
 
     def _include(self, block: _Block, transaction: _Transaction) -> None:
-        logs, error = self._run(transaction.call, self.all_events())
+        logs, error = self._run(transaction.call, self.all_events(), transaction.sender)
         events = []
         for log in logs:
             events.append(self._event(block, transaction.hash, log))
@@ -546,7 +581,7 @@ class FakeChain:
         index = len(block.events)
         return ChainEvent(ref.number, ref.hash, transaction_hash, index, log.contract, log.name, dict(log.args))
 
-    def _run(self, call: Call, events: Sequence[ChainEvent]) -> tuple[list[Log], str]:
+    def _run(self, call: Call, events: Sequence[ChainEvent], sender: Address) -> tuple[list[Log], str]:
         """What a call logs after these events, or its error."""
         if (call.to, call.data) not in self._known_calls:
             return [], ""  # a plain transfer, such as the no-op that frees a nonce
@@ -555,12 +590,18 @@ class FakeChain:
             return [], self.reverts[kind]
         world = _World(events)
         if kind == "record_round":
-            return self._run_record(world, *arguments)
+            return self._run_record(world, sender, *arguments)
         if kind == "submit_results":
-            return self._run_submit(world, *arguments), ""
+            return self._run_submit(world, sender, *arguments)
+        if kind == "submit_results_for":
+            return self._run_submit_for(world, sender, *arguments)
+        if kind == "submit_assigned":
+            return self._run_submit_assigned(world, *arguments)
         return self._run_expire(world, *arguments), ""
 
-    def _run_record(self, world: _World, relayer: Address, record: RoundRecord) -> tuple[list[Log], str]:
+    def _run_record(
+        self, world: _World, sender: Address, relayer: Address, record: RoundRecord, signature: bytes
+    ) -> tuple[list[Log], str]:
         due = world.next_round[relayer]
         if relayer not in self.bonded:
             return [], f"NotBonded(relayer={relayer})"
@@ -572,7 +613,58 @@ class FakeChain:
             return [], f"RoundOutOfOrder(relayer={relayer}, round={record.round})"
         return [self.recorded(relayer, record)], ""
 
-    def _run_submit(self, world: _World, relayer: Address, sets: Sequence[ResultSetCall]) -> list[Log]:
+    def _run_submit(
+        self, world: _World, sender: Address, relayer: Address, sets: Sequence[ResultSetCall]
+    ) -> tuple[list[Log], str]:
+        if sender != relayer:
+            return [], f"NotSubmitter(caller={sender}, relayer={relayer})"
+        return self._settle_sets(world, relayer, sets), ""
+
+    def _run_submit_for(
+        self,
+        world: _World,
+        sender: Address,
+        relayer: Address,
+        sets: Sequence[ResultSetCall],
+        valid_until_s: int,
+        signature: bytes,
+    ) -> tuple[list[Log], str]:
+        if self._blocks[-1].ref.timestamp_s > valid_until_s:
+            return [], f"SignatureExpired(validUntil={valid_until_s})"
+        if not _is_signed(MARKET, relayer, hash_submitter(relayer, sender, valid_until_s), signature):
+            return [], f"NotSubmitter(caller={sender}, relayer={relayer})"
+        return self._settle_sets(world, relayer, sets), ""
+
+    def _run_submit_assigned(
+        self, world: _World, assignment: Assignment, signature: bytes, result_set: ResultSetCall
+    ) -> tuple[list[Log], str]:
+        ((request, result),) = result_set.items
+        id_, now_s = assignment.request_id, self._blocks[-1].ref.timestamp_s
+        if not _is_signed(MARKET, assignment.relayer, hash_assignment(assignment), signature):
+            return [], f"InvalidSignature(signer={assignment.relayer})"
+        status = self._item_status(world, assignment.relayer, 0, request, result.reward_wei)
+        if status is ItemStatus.OK and now_s <= world.deadlines.get(id_, request.deadline_s):
+            status = ItemStatus.NO_ROUND
+        if status is ItemStatus.OK and not _is_signed(
+            MARKET, assignment.node, hash_result(result), result_set.signatures[0]
+        ):
+            status = ItemStatus.BAD_SIGNATURE
+        payload = result_set.payloads[0] if result_set.payloads else b""
+        if status is ItemStatus.OK and payload and _hex(keccak(payload)) != result.result_hash:
+            status = ItemStatus.BAD_RESULT
+        if status is not ItemStatus.OK:
+            return [], f"ItemRefused(requestId={id_}, status={int(status)})"
+        paid = self._settle(world, request, result.reward_wei, result.result_hash, 0)
+        delivered = [Log(MARKET, "ResultDelivered", {"requestId": id_, "result": _hex(payload)})] if payload else []
+        args = {
+            "relayer": assignment.relayer,
+            "round": assignment.round,
+            "nodes": list(result_set.nodes),
+            "statuses": "0x00",
+        }
+        return [*delivered, paid, Log(MARKET, "BatchSettled", args)], ""
+
+    def _settle_sets(self, world: _World, relayer: Address, sets: Sequence[ResultSetCall]) -> list[Log]:
         total = sum(len(each.items) for each in sets)
         logs = []
         for each in sets:
@@ -587,10 +679,15 @@ class FakeChain:
             logs.append(Log(MARKET, "BatchSettled", args))
         return logs
 
+        if not (
+            _is_signed(SCHEDULE_LOG, relayer, hash_round_record(record), signature) if signature else sender == relayer
+        ):
+            return [], f"InvalidSignature(signer={relayer})"
     def _settle(self, world: _World, request: Request, reward_wei: int, result_hash: Hash32, total: int) -> Log:
         id_ = self.id_of(request)
         world.statuses[id_] = Status.FULFILLED
-        charge_wei = charged_gas(self.terms, total, 0) * charged_gas_price_wei(self.terms, self.gas)
+        gas = charged_gas(self.terms, total, 0) if total else ASSIGNED_GAS
+        charge_wei = gas * charged_gas_price_wei(self.terms, self.gas)
         paid = payout(self.terms, request, world.added[id_], reward_wei, charge_wei)
         args = {"requestId": id_, "resultHash": result_hash, "nodePaid": paid.node_wei}
         return Log(MARKET, "ResultFulfilled", {**args, "relayerPaid": paid.relayer_wei, "refund": paid.refund_wei})
@@ -608,7 +705,7 @@ class FakeChain:
         deadline_s = world.deadlines.get(id_, request.deadline_s)
         if self._blocks[-1].ref.timestamp_s > deadline_s + self.terms.grace_s:
             return ItemStatus.LATE
-        if round_ >= world.next_round[relayer]:
+        if round_ >= world.next_round[relayer]:  # 0: it needs no round
             return ItemStatus.NO_ROUND
         if request.relayer not in (ZERO_ADDRESS, relayer):
             return ItemStatus.WRONG_RELAYER
@@ -672,3 +769,10 @@ def _hash(text: str) -> Hash32:
 
 def _hex(data: bytes) -> str:
     return "0x" + bytes(data).hex()
+def _is_signed(contract: Address, signer: Address, struct_hash: bytes, signature: bytes) -> bool:
+    try:
+        return signer_of(digest(Domain(31337, contract), struct_hash), signature) == signer
+    except SignatureMismatch:
+        return False
+
+

@@ -24,6 +24,7 @@ from headrace.core.types import (
     Request,
     Result,
     ResultRef,
+    Pending,
     RoundRecord,
     Status,
 )
@@ -232,6 +233,14 @@ class Chain(Protocol):
         ...
 
     async def is_verified(self, request: Request, node: Address, result_hash: Hash32, proof: bytes) -> bool:
+    async def pending(self, request_ids: Sequence[Hash32]) -> list[Pending | None]:
+        """What the market keeps of each that is pending, in order; None for the others."""
+        ...
+
+    async def assigned_gas(self) -> int:
+        """Gas that the market pays for a whole `submitAssigned`."""
+        ...
+
         """Whether the request's verifier takes a proof of a node's result, asked as the market would ask it now."""
         ...
 
@@ -268,8 +277,8 @@ class Chain(Protocol):
         ...
 
     # Calls
-    def record_round_call(self, relayer: Address, record: RoundRecord) -> Call:
-        """`recordRound`, sent by the relayer itself."""
+    def record_round_call(self, relayer: Address, record: RoundRecord, signature: bytes = b"") -> Call:
+        """`recordRound`, sent by the relayer itself or, with its signature, by anyone."""
         ...
 
     def submit_results_call(self, relayer: Address, sets: Sequence[ResultSetCall]) -> Call:
@@ -281,6 +290,16 @@ class Chain(Protocol):
         ...
 
     # Sending
+    def submit_results_for_call(
+        self, relayer: Address, sets: Sequence[ResultSetCall], valid_until_s: int, signature: bytes
+    ) -> Call:
+        """`submitResultsFor`, sent by whom the relayer's signature names."""
+        ...
+
+    def submit_assigned_call(self, assignment: Assignment, signature: bytes, result_set: ResultSetCall) -> Call:
+        """`submitAssigned`, with the relayer's signature of the assignment and a set of its one result."""
+        ...
+
     async def simulate(self, sender: Address, calls: Sequence[Call]) -> list[CallOutcome]:
         """Run calls one after the other on top of the last block (eth_simulateV1)."""
         ...

@@ -29,7 +29,7 @@ async def journal(tmp_path: Path) -> AsyncIterator[SqlNodeJournal]:
 
 async def test_what_was_put_is_there_after_a_restart(journal: SqlNodeJournal, tmp_path: Path) -> None:
     await journal.put(ENTRY)
-    await journal.add_result(ID, RESULT, b"\x00\x01", 5, 60, 2_000)
+    await journal.add_result(ID, RESULT, b"\x00\x01", 5, 60, 2_000, 9_000)
     await journal.close()
     async with SqlNodeJournal(tmp_path / "deep" / "node.db") as again:
         port: NodeJournal = again
@@ -47,16 +47,16 @@ async def test_what_was_put_is_there_after_a_restart(journal: SqlNodeJournal, tm
 
 async def test_a_result_is_fixed_once(journal: SqlNodeJournal) -> None:
     await journal.put(ENTRY)
-    await journal.add_result(ID, RESULT, b"first", 5, 60, 2_000)
+    await journal.add_result(ID, RESULT, b"first", 5, 60, 2_000, 9_000)
     another = dataclasses.replace(RESULT, result_hash="0x" + "88" * 32)
     with pytest.raises(IllegalTransition, match="not waiting"):
-        await journal.add_result(ID, another, b"second", 5, 60, 2_000)
+        await journal.add_result(ID, another, b"second", 5, 60, 2_000, 9_000)
     for state in TaskState:
         await journal.set_state(ID, state, "", 3_000)
         with pytest.raises(IllegalTransition, match="already"):
             await journal.put(dataclasses.replace(ENTRY, round=4))
         with pytest.raises(IllegalTransition, match="not waiting"):
-            await journal.add_result(ID, another, b"second", 5, 60, 2_000)
+            await journal.add_result(ID, another, b"second", 5, 60, 2_000, 9_000)
     assert await journal.results([ID, OTHER]) == {ID: RESULT}
 
 
@@ -64,11 +64,11 @@ async def test_a_result_is_fixed_once(journal: SqlNodeJournal) -> None:
 async def test_only_an_accepted_task_takes_a_result(journal: SqlNodeJournal, state: TaskState) -> None:
     await journal.put(dataclasses.replace(ENTRY, state=state))
     with pytest.raises(IllegalTransition):
-        await journal.add_result(ID, RESULT, b"late", 5, 60, 2_000)
+        await journal.add_result(ID, RESULT, b"late", 5, 60, 2_000, 9_000)
     await journal.put(ENTRY)
     with pytest.raises(IllegalTransition, match="round 9"):
-        await journal.add_result(ID, dataclasses.replace(RESULT, round=9), b"other round", 5, 60, 2_000)
-    assert (await journal.add_result(ID, RESULT, b"now", 5, 60, 2_000)).payload == b"now"
+        await journal.add_result(ID, dataclasses.replace(RESULT, round=9), b"other round", 5, 60, 2_000, 9_000)
+    assert (await journal.add_result(ID, RESULT, b"now", 5, 60, 2_000, 9_000)).payload == b"now"
 
 
 async def test_lists_are_oldest_first(journal: SqlNodeJournal) -> None:
@@ -78,7 +78,7 @@ async def test_lists_are_oldest_first(journal: SqlNodeJournal) -> None:
     assert [entry.request_id for entry in await journal.accepted()] == ids[::-1]
     for request_id in ids[:3]:
         result = dataclasses.replace(RESULT, request_id=request_id)
-        await journal.add_result(request_id, result, b"x", 1, 1, 9)
+        await journal.add_result(request_id, result, b"x", 1, 1, 9, 9_000)
     assert [entry.request_id for entry in await journal.undelivered(RELAYER, 2)] == [ids[2], ids[1]]
     await journal.set_state(ids[2], TaskState.ACKNOWLEDGED, "", 10)
     assert [entry.request_id for entry in await journal.undelivered(RELAYER, 2)] == [ids[1], ids[0]]
@@ -88,7 +88,7 @@ async def test_lists_are_oldest_first(journal: SqlNodeJournal) -> None:
 
 async def test_many_results_are_found_at_once(journal: SqlNodeJournal) -> None:
     await journal.put(ENTRY)
-    await journal.add_result(ID, RESULT, b"x", 1, 1, 9)
+    await journal.add_result(ID, RESULT, b"x", 1, 1, 9, 9_000)
     others = ["0x" + f"{number:064x}" for number in range(1_200)]
     assert await journal.results([*others, ID]) == {ID: RESULT}
 
@@ -98,7 +98,7 @@ async def test_pruning_forgets_the_bulk_but_not_what_was_signed(journal: SqlNode
     await journal.put(ENTRY)
     assert await journal.prune(5_000) == 1
     assert await journal.entry(OTHER) is None
-    await journal.add_result(ID, RESULT, b"x", 1, 1, 2_000)
+    await journal.add_result(ID, RESULT, b"x", 1, 1, 2_000, 9_000)
     assert await journal.prune(5_000) == 0
     await journal.set_state(ID, TaskState.ACKNOWLEDGED, "", 3_000)
     assert await journal.prune(5_000) == 1

@@ -31,6 +31,8 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import StaticPool
 
+from headrace.adapters import node_settlements
+from headrace.adapters.node_settlements import SqlSettlements
 from headrace.core.errors import ConfigurationError, IllegalTransition
 from headrace.core.journal import JournalEntry, TaskState
 from headrace.core.types import Address, Hash32, Result
@@ -74,6 +76,7 @@ class SqlNodeJournal:
             URL.create("sqlite", database=str(path)), poolclass=StaticPool, connect_args={"check_same_thread": False}
         )
         event.listen(self._engine, "connect", _configure)
+        self._settlements = SqlSettlements(self._transact)
 
     async def open(self) -> None:
         """Take the file, and make it if it is missing.
@@ -99,6 +102,11 @@ class SqlNodeJournal:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
+
+    @property
+    def settlements(self) -> SqlSettlements:
+        """What of its answers is not settled."""
+        return self._settlements
 
     async def entry(self, request_id: Hash32) -> JournalEntry | None:
         def read(connection: Connection) -> JournalEntry | None:
@@ -130,7 +138,14 @@ class SqlNodeJournal:
         await self._transact(write)
 
     async def add_result(
-        self, request_id: Hash32, result: Result, payload: bytes, output_tokens: int, compute_ms: int, at_ms: int
+        self,
+        request_id: Hash32,
+        result: Result,
+        payload: bytes,
+        output_tokens: int,
+        compute_ms: int,
+        at_ms: int,
+        deadline_s: int,
     ) -> JournalEntry:
         of_request = _tasks.c.request_id == request_id
         statement = (
@@ -152,6 +167,7 @@ class SqlNodeJournal:
         def write(connection: Connection) -> JournalEntry:
             if connection.execute(statement).rowcount != 1:
                 raise IllegalTransition(f"{request_id} is not waiting for a result of round {result.round}")
+            node_settlements.watch(connection, request_id, deadline_s, at_ms)
             return _entry(connection.execute(select(_tasks).where(of_request)).one())
 
         return await self._transact(write)
@@ -189,6 +205,7 @@ class SqlNodeJournal:
 
         def write(connection: Connection) -> int:
             dropped = connection.execute(delete(_tasks).where(is_old, is_done, _tasks.c.result_hash == ""))
+            node_settlements.prune(connection, before_ms)
             emptied = connection.execute(update(_tasks).where(is_old, is_done, has_bulk).values(task="", payload=b""))
             return dropped.rowcount + emptied.rowcount
 
@@ -219,6 +236,7 @@ class SqlNodeJournal:
 
 def _take_file(connection: Connection) -> None:
     _metadata.create_all(connection)
+    node_settlements.prepare(connection)
     # Reading does not lock the file; the first write does, and keeps it.
     connection.execute(update(_tasks).where(_tasks.c.request_id == "").values(detail=""))
 

@@ -14,7 +14,17 @@ from headrace.adapters.web3_part import ChainPart, b32
 from headrace.core.errors import ChainUnavailable
 from headrace.core.events import BlockRef, ChainEvent
 from headrace.core.scheduling import Offer
-from headrace.core.types import ZERO_ADDRESS, Address, GasQuote, Hash32, MarketTerms, Price, ResultRef, Status
+from headrace.core.types import (
+    ZERO_ADDRESS,
+    Address,
+    GasQuote,
+    Hash32,
+    MarketTerms,
+    Pending,
+    Price,
+    ResultRef,
+    Status,
+)
 from headrace.ports import ModelFacts, NodeFacts
 
 _GWEI = 10**9
@@ -97,6 +107,17 @@ class ChainReader(ChainPart):
     async def statuses(self, request_ids: Sequence[Hash32]) -> list[Status]:
         (found,) = await self._read(self._market, self.market, "statusOf", [b32(each) for each in request_ids])
         return [Status(each) for each in found]
+
+    async def pending(self, request_ids: Sequence[Hash32]) -> list[Pending | None]:
+        found = await asyncio.gather(
+            *(self._read(self._market, self.market, "pendingOf", b32(each)) for each in request_ids)
+        )
+        # No open request has a deadline of zero.
+        return [Pending(added_wei, deadline_s) if deadline_s else None for added_wei, deadline_s in found]
+
+    async def assigned_gas(self) -> int:
+        (gas,) = await self._read(self._market, self.market, "ASSIGNED_GAS")
+        return int(gas)
 
     async def verify_result(self, request_id: Hash32, ref: ResultRef, payload: bytes) -> bool:
         preimage = (b32(ref.result_hash), ref.relayer, ref.round, list(ref.nodes), ref.settled_at_s)

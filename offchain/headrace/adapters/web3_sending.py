@@ -11,7 +11,7 @@ from headrace.adapters.json_rpc import AnswerLost, RpcError
 from headrace.adapters.web3_part import ChainPart, b32, bytes_of, hex_of
 from headrace.core.errors import ChainUnavailable, ConfigurationError, Refused, Unknown
 from headrace.core.requests import pack
-from headrace.core.types import Address, Hash32, Request, RoundRecord
+from headrace.core.types import Address, Assignment, Hash32, Request, RoundRecord
 from headrace.ports import Call, CallOutcome, Receipt, ResultSetCall
 
 _GWEI = 10**9
@@ -24,7 +24,7 @@ _KNOWN = ("already known", "already imported", "known transaction")
 class ChainSender(ChainPart):
     """What is sent to the chain."""
 
-    def record_round_call(self, relayer: Address, record: RoundRecord) -> Call:
+    def record_round_call(self, relayer: Address, record: RoundRecord, signature: bytes = b"") -> Call:
         fields = (
             record.round,
             b32(record.decisions_root),
@@ -36,21 +36,27 @@ class ChainSender(ChainPart):
             record.skipped,
             record.too_late,
         )
-        return Call(self.schedule_log, self._log.call("recordRound", relayer, fields, b""))
+        return Call(self.schedule_log, self._log.call("recordRound", relayer, fields, signature))
 
     def submit_results_call(self, relayer: Address, sets: Sequence[ResultSetCall]) -> Call:
-        encoded: list[tuple[Any, ...]] = [
-            (
-                each.round,
-                list(each.nodes),
-                list(each.signatures),
-                [(pack(request), result.reward_wei, b32(result.result_hash)) for request, result in each.items],
-                list(each.payloads),
-                [],
-            )
-            for each in sets
-        ]
-        return Call(self.market, self._market.call("submitResults", relayer, encoded))
+        return Call(self.market, self._market.call("submitResults", relayer, [_encoded(each) for each in sets]))
+
+    def submit_results_for_call(
+        self, relayer: Address, sets: Sequence[ResultSetCall], valid_until_s: int, signature: bytes
+    ) -> Call:
+        encoded = [_encoded(each) for each in sets]
+        return Call(self.market, self._market.call("submitResultsFor", relayer, encoded, valid_until_s, signature))
+
+    def submit_assigned_call(self, assignment: Assignment, signature: bytes, result_set: ResultSetCall) -> Call:
+        fields = (
+            b32(assignment.request_id),
+            assignment.relayer,
+            assignment.node,
+            assignment.round,
+            assignment.reward_wei,
+            assignment.deadline_s,
+        )
+        return Call(self.market, self._market.call("submitAssigned", fields, signature, _encoded(result_set)))
 
     def expire_call(self, requests: Sequence[Request]) -> Call:
         return Call(self.market, self._market.call("expire", [pack(request) for request in requests]))
@@ -150,3 +156,10 @@ class ChainSender(ChainPart):
             raise Unknown(
                 f"{self._rpc.endpoint} said '{refusal}', and whether it has {transaction_hash} cannot be found: {exc}"
             ) from exc
+
+
+def _encoded(result_set: ResultSetCall) -> tuple[Any, ...]:
+    """`ResultSet`, as the ABI has it."""
+    items = [(pack(request), result.reward_wei, b32(result.result_hash)) for request, result in result_set.items]
+    lists = (list(result_set.payloads), list(result_set.proofs))
+    return (result_set.round, list(result_set.nodes), list(result_set.signatures), items, *lists)

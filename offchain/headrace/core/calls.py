@@ -83,13 +83,16 @@ def _call(name: str, types: tuple[str, ...], values: tuple[object, ...]) -> byte
 
 
 def selectors() -> dict[str, bytes]:
-    """The first four bytes of the calls that a relayer sends, by function name."""
+    """The first four bytes of the calls that a relayer, its submitter or a node sends, by function name."""
     result_item = f"({_PACKED},uint96,bytes32)"
     result_set = f"(uint64,address[],bytes[],{result_item}[],bytes[],bytes[])"
+    assignment = "(bytes32,address,address,uint64,uint96,uint40)"
     record = "(uint64,bytes32,bytes32,bytes32,uint64,bytes32,uint32,uint32,uint32)"
     signatures = {
         "recordRound": f"recordRound(address,{record},bytes)",
         "submitResults": f"submitResults(address,{result_set}[])",
+        "submitResultsFor": f"submitResultsFor(address,{result_set}[],uint40,bytes)",
+        "submitAssigned": f"submitAssigned({assignment},bytes,{result_set})",
         "expire": f"expire({_PACKED}[])",
         "requestInferenceFor": f"requestInferenceFor({_PARAMS},bytes,address,uint96,uint40,bytes)",
     }

@@ -1,4 +1,4 @@
-"""The last look at a transaction before a key signs it: only what the relayer's own typed values can have asked for.
+"""The last look at a transaction before a key signs it: only what the operator's own typed values can have asked for.
 
 Nothing that a model wrote reaches a signer; a call that is not one of these few is refused whatever it says.
 """
@@ -13,6 +13,8 @@ from headrace.core.types import Address
 
 MAX_TRANSACTION_GAS = 16_777_216
 """EIP-7825."""
+MAX_FEE_CEILING_WEI = 10_000 * 10**9
+"""What nobody means to pay for a unit of gas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +40,16 @@ def require_signable(policy: GuardPolicy, transaction: Unsigned) -> None:
     """Check a transaction against the policy.
 
     Raises:
-        Refused: its target, selector, value or gas is none that the relayer ever needs.
+        Refused: its target, selector, value or gas is none that the key is ever needed for.
         ExpiredContext: the chain asks for a higher fee than the policy allows now; later may be better.
     """
     allowed = policy.selectors.get(transaction.to)
     if allowed is None:
-        raise Refused(f"the target {transaction.to} is not on the list of contracts that the relayer calls")
+        raise Refused(f"the target {transaction.to} is not on the list of contracts that this key calls")
     if transaction.data[:4] not in allowed:
-        raise Refused(f"the selector 0x{transaction.data[:4].hex()} is not one that the relayer calls")
+        raise Refused(f"the selector 0x{transaction.data[:4].hex()} is not one that this key calls")
     if transaction.value_wei != 0:
-        raise Refused(f"the transaction would send {transaction.value_wei} wei, and the relayer's never send any")
+        raise Refused(f"the transaction would send {transaction.value_wei} wei, and those of this key never send any")
     if transaction.gas_limit > MAX_TRANSACTION_GAS:
         raise Refused(f"the gas limit {transaction.gas_limit} is above the most a transaction may use")
     if transaction.max_fee_wei > policy.max_fee_ceiling_wei:

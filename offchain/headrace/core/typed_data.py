@@ -60,6 +60,7 @@ TYPES: dict[str, tuple[tuple[str, str], ...]] = {
         ("skipped", "uint32"),
         ("tooLate", "uint32"),
     ),
+    "Submitter": (("relayer", "address"), ("submitter", "address"), ("validUntil", "uint40")),
     "RegisterNode": (("key", "address"), ("owner", "address")),
     "Attestation": (("requestId", "bytes32"), ("node", "address"), ("resultHash", "bytes32")),
     "Access": (("account", "address"), ("relayer", "address"), ("validUntil", "uint40")),
@@ -247,6 +248,11 @@ def hash_round_record(record: RoundRecord) -> bytes:
         record.skipped,
         record.too_late,
     )
+
+
+def hash_submitter(relayer: Address, submitter: Address, valid_until_s: int) -> bytes:
+    """Struct hash of a relayer's word that another key may submit its results until `valid_until_s`."""
+    return _hash("Submitter", relayer, submitter, valid_until_s)
 
 
 def hash_register_node(key: Address, owner: Address) -> bytes:

@@ -338,7 +338,13 @@ class Executor:
         word = task.assignment
         result = Result(word.request_id, hash_payload(payload), word.reward_wei, word.relayer, word.round)
         await self._journal.add_result(
-            entry.request_id, result, payload, generation.output_tokens, generation.compute_ms, self._clock.now_ms()
+            entry.request_id,
+            result,
+            payload,
+            generation.output_tokens,
+            generation.compute_ms,
+            self._clock.now_ms(),
+            word.deadline_s,
         )
         log.info("task_computed", tokens=generation.output_tokens, compute_ms=generation.compute_ms)
         self._on_result()
@@ -393,7 +399,7 @@ class Executor:
             await self._journal.set_state(identity, state, detail, self._clock.now_ms())
 
     def _delivery(self, entry: JournalEntry) -> Delivery:
-        """Sign what the journal holds. Nothing else in the node signs a result."""
+        """Sign what the journal holds. Only the self-settler signs results too, and the same ones."""
         if entry.result is None:
             raise HeadraceError(f"the journal has no result of {entry.request_id}")
         return Delivery(

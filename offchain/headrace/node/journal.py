@@ -1,4 +1,4 @@
-"""The port to a node's own durable store."""
+"""The ports to a node's own durable store."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from headrace.core.journal import JournalEntry, TaskState
+from headrace.core.self_settlement import Settlement, SettlementAttempt, SettlementState
 from headrace.core.types import Address, Hash32, Result
 
 
@@ -25,9 +26,17 @@ class NodeJournal(Protocol):
         ...
 
     async def add_result(
-        self, request_id: Hash32, result: Result, payload: bytes, output_tokens: int, compute_ms: int, at_ms: int
+        self,
+        request_id: Hash32,
+        result: Result,
+        payload: bytes,
+        output_tokens: int,
+        compute_ms: int,
+        at_ms: int,
+        deadline_s: int,
     ) -> JournalEntry:
-        """Fix the answer of an accepted task. Returns the entry as it stands now.
+        """Fix the answer of an accepted task, and begin to look after its settling: by `deadline_s`, the assignment's,
+        it is the relayer's to see to. Returns the entry as it stands now.
 
         Raises:
             IllegalTransition: the task is not accepted, or another result of it is fixed already.
@@ -57,4 +66,42 @@ class NodeJournal(Protocol):
 
     async def close(self) -> None:
         """Let go of the file."""
+        ...
+
+
+class SettlementJournal(Protocol):
+    """What a node knows of the settling of its answers, durably. Each call is one transaction, as of the journal."""
+
+    async def unsettled(self, limit: int) -> list[Settlement]:
+        """Those that have not ended: what is under way first, then by deadline."""
+        ...
+
+    async def begin(
+        self, request_id: Hash32, payer: Address, nonce: int, data: bytes, gas_limit: int, at_ms: int
+    ) -> Settlement:
+        """Write down what is about to be sent, by whom and under which nonce.
+
+        Raises:
+            IllegalTransition: something of this answer is under way already, or it has ended.
+        """
+        ...
+
+    async def add_attempt(self, request_id: Hash32, nonce: int, attempt: SettlementAttempt) -> None:
+        """Write down a signed transaction, before it is sent.
+
+        Raises:
+            IllegalTransition: the answer's intent is not open, or has another nonce.
+        """
+        ...
+
+    async def step_back(self, request_id: Hash32, detail: str, reverted: bool, at_ms: int) -> None:
+        """End an open intent whose nonce is used up, by its own transaction if that `reverted`. It may begin anew."""
+        ...
+
+    async def note(self, request_id: Hash32, detail: str, at_ms: int) -> None:
+        """Say why an answer that is watched is not settled now."""
+        ...
+
+    async def end(self, request_id: Hash32, state: SettlementState, detail: str, at_ms: int) -> None:
+        """Look after an answer no more."""
         ...
