@@ -50,21 +50,22 @@ from headrace.core.types import (
     RoundRecord,
     Status,
 )
-from headrace.ports import Call, CallOutcome, ModelFacts, NodeFacts, Receipt, ResultSetCall
+from headrace.ports import Attestation, Call, CallOutcome, ModelFacts, NodeFacts, Receipt, ResultSetCall
 
 START_S = 1_750_000_000
 GWEI = 10**9
 MARKET: Address = "0x" + "a1" * 20
 SCHEDULE_LOG: Address = "0x" + "a2" * 20
 STAKE_MANAGER: Address = "0x" + "a3" * 20
+VERIFIER: Address = "0x" + "a4" * 20
 RELAYER: Address = "0x" + "b1" * 20
 REQUESTER: Address = "0x" + "c1" * 20
 NODE: Address = "0x" + "d1" * 20
 MODEL_ID: Hash32 = "0x" + "e1" * 32
 
-TERMS = MarketTerms(
 ASSIGNED_GAS = 90_000
 
+TERMS = MarketTerms(
     grace_s=300,
     min_ttl_s=10,
     max_ttl_s=86_400,
@@ -234,6 +235,9 @@ class FakeChain:
         self.bonded: set[Address] = {RELAYER}
         self.registered_models: list[ModelFacts] = []
         self.item_statuses: dict[Hash32, ItemStatus] = {}  # what an item gets in a batch, whatever the rules say
+        self.accepted_proofs: set[bytes] = set()  # whatever they are of
+        self.attestations: dict[Address, Attestation] = {}
+        self.failing_callbacks: set[Hash32] = set()  # requests whose contract reverts when it is called
         self.reverts: dict[
             str, str
         ] = {}  # by kind (record_round, submit_results, expire): the error of every such call
@@ -263,6 +267,10 @@ class FakeChain:
     @property
     def stake_manager(self) -> Address:
         return STAKE_MANAGER
+
+    @property
+    def attested_key_verifier(self) -> Address:
+        return VERIFIER
 
     # What tests do to it
 
@@ -358,6 +366,15 @@ class FakeChain:
         args = {"requestId": id_, "requester": requester, "status": int(status), "refund": refund}
         return Log(MARKET, "RequestClosed", args)
 
+    def callback_failed(self, id_: Hash32, reason: str = "0x08c379a0") -> Log:
+        return Log(MARKET, "CallbackFailed", {"requestId": id_, "reason": reason})
+
+    def callback_retried(self, id_: Hash32) -> Log:
+        return Log(MARKET, "CallbackRetried", {"requestId": id_})
+
+    def relayer_fee_paid(self, id_: Hash32, fee_wei: int, relayer: Address = RELAYER) -> Log:
+        return Log(MARKET, "RelayerFeePaid", {"requestId": id_, "relayer": relayer, "fee": fee_wei})
+
     def recorded(self, relayer: Address, record: RoundRecord) -> Log:
         struct = {
             "round": record.round,
@@ -415,23 +432,6 @@ class FakeChain:
         world = _World(self.all_events())
         return [world.statuses[id_] for id_ in request_ids]
 
-    async def verify_result(self, request_id: Hash32, ref: ResultRef, payload: bytes) -> bool:
-        """By the hashes alone: who settled when is not looked at."""
-        self._enter("verify_result")
-        settled = any(
-            event.name == "ResultFulfilled"
-            and event.args["requestId"] == request_id
-            and event.args["resultHash"] == ref.result_hash
-            for event in self.all_events()
-        )
-        return settled and (not payload or _hex(keccak(payload)) == ref.result_hash)
-
-    async def node_facts(self, key: Address) -> NodeFacts:
-        self._enter("node_facts")
-        nobody = NodeFacts(key, ZERO_ADDRESS, 0, 0, False, ZERO_ADDRESS, 0, 0, 0, 0)
-        return self.facts.get(key, nobody)
-
-    async def offers(self, key: Address, model_ids: Sequence[Hash32]) -> list[Offer]:
     async def pending(self, request_ids: Sequence[Hash32]) -> list[Pending | None]:
         self._enter("pending")
         world = _World(self.all_events())
@@ -446,6 +446,31 @@ class FakeChain:
         self._enter("assigned_gas")
         return ASSIGNED_GAS
 
+    async def verify_result(self, request_id: Hash32, ref: ResultRef, payload: bytes) -> bool:
+        """By the hashes alone: who settled when is not looked at."""
+        self._enter("verify_result")
+        settled = any(
+            event.name == "ResultFulfilled"
+            and event.args["requestId"] == request_id
+            and event.args["resultHash"] == ref.result_hash
+            for event in self.all_events()
+        )
+        return settled and (not payload or _hex(keccak(payload)) == ref.result_hash)
+
+    async def is_verified(self, request: Request, node: Address, result_hash: Hash32, proof: bytes) -> bool:
+        self._enter("is_verified")
+        return proof in self.accepted_proofs
+
+    async def attestation_of(self, verifier: Address, key: Address) -> Attestation:
+        self._enter("attestation_of")
+        return self.attestations.get(key, Attestation(key, ZERO_HASH, 0))
+
+    async def node_facts(self, key: Address) -> NodeFacts:
+        self._enter("node_facts")
+        nobody = NodeFacts(key, ZERO_ADDRESS, 0, 0, False, ZERO_ADDRESS, 0, 0, 0, 0)
+        return self.facts.get(key, nobody)
+
+    async def offers(self, key: Address, model_ids: Sequence[Hash32]) -> list[Offer]:
         self._enter("offers")
         return [offer for offer in self.node_offers.get(key, []) if offer.model_id in model_ids]
 
@@ -476,6 +501,14 @@ class FakeChain:
     def submit_results_call(self, relayer: Address, sets: Sequence[ResultSetCall]) -> Call:
         return self._call(MARKET, "submit_results", relayer, tuple(sets))
 
+    def submit_results_for_call(
+        self, relayer: Address, sets: Sequence[ResultSetCall], valid_until_s: int, signature: bytes
+    ) -> Call:
+        return self._call(MARKET, "submit_results_for", relayer, tuple(sets), valid_until_s, signature)
+
+    def submit_assigned_call(self, assignment: Assignment, signature: bytes, result_set: ResultSetCall) -> Call:
+        return self._call(MARKET, "submit_assigned", assignment, signature, result_set)
+
     def expire_call(self, requests: Sequence[Request]) -> Call:
         return self._call(MARKET, "expire", tuple(requests))
 
@@ -501,14 +534,6 @@ class FakeChain:
         self.calls["send_raw"] += 1
         self.sent.append(raw)
         error = self._failures["send_raw"].popleft() if self._failures["send_raw"] else None
-    def submit_results_for_call(
-        self, relayer: Address, sets: Sequence[ResultSetCall], valid_until_s: int, signature: bytes
-    ) -> Call:
-        return self._call(MARKET, "submit_results_for", relayer, tuple(sets), valid_until_s, signature)
-
-    def submit_assigned_call(self, assignment: Assignment, signature: bytes, result_set: ResultSetCall) -> Call:
-        return self._call(MARKET, "submit_assigned", assignment, signature, result_set)
-
         if error is None or isinstance(error, Unknown):
             self._take(raw)
         if error is not None:
@@ -603,6 +628,10 @@ class FakeChain:
         self, world: _World, sender: Address, relayer: Address, record: RoundRecord, signature: bytes
     ) -> tuple[list[Log], str]:
         due = world.next_round[relayer]
+        if not (
+            _is_signed(SCHEDULE_LOG, relayer, hash_round_record(record), signature) if signature else sender == relayer
+        ):
+            return [], f"InvalidSignature(signer={relayer})"
         if relayer not in self.bonded:
             return [], f"NotBonded(relayer={relayer})"
         if record.assigned == 0:
@@ -669,20 +698,21 @@ class FakeChain:
         logs = []
         for each in sets:
             statuses = []
-            for request, result in each.items:
+            for index, (request, result) in enumerate(each.items):
+                payload = each.payloads[index] if each.payloads else b""
+                proof = each.proofs[index] if each.proofs else b""
                 status = self._item_status(world, relayer, each.round, request, result.reward_wei)
+                if status is ItemStatus.OK:
+                    status = self._status_of_call_outs(request, result.result_hash, payload, proof)
                 statuses.append(int(status))
                 if status is ItemStatus.OK:
+                    logs += self._called_out(request, payload)
                     logs.append(self._settle(world, request, result.reward_wei, result.result_hash, total))
             args = {"relayer": relayer, "round": each.round, "nodes": list(each.nodes)}
             args["statuses"] = _hex(bytes(statuses))
             logs.append(Log(MARKET, "BatchSettled", args))
         return logs
 
-        if not (
-            _is_signed(SCHEDULE_LOG, relayer, hash_round_record(record), signature) if signature else sender == relayer
-        ):
-            return [], f"InvalidSignature(signer={relayer})"
     def _settle(self, world: _World, request: Request, reward_wei: int, result_hash: Hash32, total: int) -> Log:
         id_ = self.id_of(request)
         world.statuses[id_] = Status.FULFILLED
@@ -691,6 +721,18 @@ class FakeChain:
         paid = payout(self.terms, request, world.added[id_], reward_wei, charge_wei)
         args = {"requestId": id_, "resultHash": result_hash, "nodePaid": paid.node_wei}
         return Log(MARKET, "ResultFulfilled", {**args, "relayerPaid": paid.relayer_wei, "refund": paid.refund_wei})
+
+    def _status_of_call_outs(self, request: Request, result_hash: Hash32, payload: bytes, proof: bytes) -> ItemStatus:
+        if request.mode is Mode.VERIFIER and proof not in self.accepted_proofs:
+            return ItemStatus.VERIFICATION_FAILED
+        is_needed = request.inline_result and request.callback_gas > 0
+        is_bad = payload and (not request.inline_result or _hex(keccak(payload)) != result_hash)
+        return ItemStatus.BAD_RESULT if is_bad or (is_needed and not payload) else ItemStatus.OK
+
+    def _called_out(self, request: Request, payload: bytes) -> list[Log]:
+        id_ = self.id_of(request)
+        logs = [Log(MARKET, "ResultDelivered", {"requestId": id_, "result": _hex(payload)})] if payload else []
+        return [*logs, self.callback_failed(id_)] if request.callback_gas and id_ in self.failing_callbacks else logs
 
     def _item_status(
         self, world: _World, relayer: Address, round_: int, request: Request, reward_wei: int
@@ -755,6 +797,13 @@ def _is_record(event: ChainEvent, relayer: Address, round_: int) -> bool:
     return event.name == "RoundRecorded" and event.args["relayer"] == relayer and event.args["round"] == round_
 
 
+def _is_signed(contract: Address, signer: Address, struct_hash: bytes, signature: bytes) -> bool:
+    try:
+        return signer_of(digest(Domain(31337, contract), struct_hash), signature) == signer
+    except SignatureMismatch:
+        return False
+
+
 def _identity(log: Log) -> str:
     return f"{log.contract}/{log.name}/{sorted(log.args.items())}"
 
@@ -769,10 +818,3 @@ def _hash(text: str) -> Hash32:
 
 def _hex(data: bytes) -> str:
     return "0x" + bytes(data).hex()
-def _is_signed(contract: Address, signer: Address, struct_hash: bytes, signature: bytes) -> bool:
-    try:
-        return signer_of(digest(Domain(31337, contract), struct_hash), signature) == signer
-    except SignatureMismatch:
-        return False
-
-

@@ -53,6 +53,7 @@ class FakeNode:
     max_in_flight: int = 4
     answer: Callable[[Task], Accept | Refusal] | Exception | None = None
     signs_sets: bool = True
+    verifiers: tuple[Address, ...] = ()
     tasks: list[Task] = field(default_factory=list)
 
     @property
@@ -67,11 +68,13 @@ class FakeNode:
     def refuse(self, task: Task) -> Refusal:
         return Refusal(task.assignment.request_id, task.assignment.round, RefusalReason.BUSY, "no room")
 
-    def deliver(self, task: Task, content: bytes = b"Rayleigh scattering.", salt: int = 7) -> Delivery:
+    def deliver(
+        self, task: Task, content: bytes = b"Rayleigh scattering.", salt: int = 7, proof: bytes = b""
+    ) -> Delivery:
         word = task.assignment
         payload = content if task.request.inline_result else seal(content, bytes([salt]) * 16)
         result = Result(word.request_id, hash_payload(payload), word.reward_wei, word.relayer, word.round)
-        return Delivery(self.key, result, self.sign(typed_data.hash_result(result)), payload, 5, 120)
+        return Delivery(self.key, result, self.sign(typed_data.hash_result(result)), payload, 5, 120, proof)
 
     def sign(self, struct_hash: bytes) -> bytes:
         return self.signer.sign_digest(typed_data.digest(self.domain, struct_hash))
@@ -89,6 +92,7 @@ class FakeNode:
             warm_models=(MODEL_ID,),
             avg_latency_ms=1_000,
             region="test",
+            verifiers=self.verifiers,
         )
         content_hash = hash_payload(canonical_json(to_json(beat)))
         signature = self.sign(typed_data.hash_heartbeat(self.key, self.domain.verifying_contract, content_hash))

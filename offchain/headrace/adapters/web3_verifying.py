@@ -17,7 +17,16 @@ _CALL_GAS = 21_000
 _BYTE_GAS = 40
 _REVERTED = 3  # of JSON-RPC's error codes
 # How nodes say that the code itself gave up; anything else is the node's own trouble, and proves nothing.
-_GAVE_UP = ("revert", "out of gas", "outofgas", "opcode", "stack underflow", "stack limit", "invalid jump", "invalidjump")
+_GAVE_UP = (
+    "revert",
+    "out of gas",
+    "outofgas",
+    "opcode",
+    "stack underflow",
+    "stack limit",
+    "invalid jump",
+    "invalidjump",
+)
 
 
 class VerifierReader(ChainPart):

@@ -107,6 +107,11 @@ def spare_gas(loads: Sequence[Load]) -> int:
     return max(spare, _spare_of(verifier) + _VERIFIER_SPARE_GAS) if verifier else spare
 
 
+def unused_gas(loads: Sequence[Load]) -> int:
+    """Gas that a batch's limit must have above what a simulation used: its call-outs may use more the next time."""
+    return sum(load.callback_gas + load.verifier_gas for load in loads) + spare_gas(loads)
+
+
 def batch_bytes(loads: Sequence[Load]) -> int:
     """Bytes of a batch's calldata, with what its transaction has around it."""
     total = 512 + sum(512 + 2 * _WORD * nodes for nodes in _sets_of(loads).values())

@@ -1,7 +1,7 @@
 """EIP-712 digests of everything that requesters, relayers and nodes sign, and who signed a digest.
 
-The types are those of `contracts/libraries/TypedDataLib.sol`, and `Attestation` of the verifier that takes it; `Access`,
-`LinkHello` and `Heartbeat` are never seen by a contract. Source: EIP-712.
+The types are those of `contracts/libraries/TypedDataLib.sol`, and `Attestation` of the verifier that takes it;
+`Access`, `LinkHello` and `Heartbeat` are never seen by a contract. Source: EIP-712.
 """
 
 from __future__ import annotations

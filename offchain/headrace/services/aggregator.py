@@ -9,9 +9,10 @@ import structlog
 from headrace.core import typed_data
 from headrace.core.envelope import content_of, hash_payload
 from headrace.core.errors import IllegalTransition, InvalidInput, NotAllowed
+from headrace.core.gas import required_answer_bytes
 from headrace.core.lifecycle import TERMINAL, Cause
 from headrace.core.tasks import Delivery, Refusal
-from headrace.core.types import ZERO_ADDRESS, Address, MarketTerms
+from headrace.core.types import ZERO_ADDRESS, Address, MarketTerms, Mode
 from headrace.ports import Chain, Clock, Metrics, Store, StoredAssignment, StoredRequest, StoredResult
 
 log = structlog.get_logger(__name__)
@@ -72,26 +73,25 @@ class Aggregator:
             assignment = await self._assignment(delivery, stored)
             self._verify(delivery, stored, assignment)
             await self._require_same(delivery)
+            await self._require_proof(delivery, stored, assignment)
             await self._keep(delivery)
 
     async def gave_up(self, node: Address, refusal: Refusal) -> None:
         """Note that a node will not finish a task it accepted, so that another gets it."""
         for stored in await self._store.assignments(refusal.request_id):
             if stored.assignment.node == node and stored.assignment.round == refusal.round:
-                cause = Cause.FAILED if stored.state == "accepted" else Cause.REFUSED
-                try:
-                    await self._store.end_assignment(
-                        refusal.request_id,
-                        stored.attempt,
-                        cause,
-                        self._clock.now_ms(),
-                        f"{refusal.reason}: {refusal.message}",
-                    )
-                except IllegalTransition:
-                    return
-                self._metrics.count("headrace_assignments_total", outcome=cause)
-                log.warning("node_gave_up", requestId=refusal.request_id, node=node, reason=refusal.reason)
-                self._on_change()
+                await self._end(stored, f"{refusal.reason}: {refusal.message}")
+
+    async def _end(self, stored: StoredAssignment, detail: str) -> None:
+        """Let another node have it."""
+        cause = Cause.FAILED if stored.state == "accepted" else Cause.REFUSED
+        try:
+            await self._store.end_assignment(stored.request_id, stored.attempt, cause, self._clock.now_ms(), detail)
+        except IllegalTransition:
+            return
+        self._metrics.count("headrace_assignments_total", outcome=cause)
+        log.warning("node_gave_up", requestId=stored.request_id, node=stored.assignment.node, detail=detail)
+        self._on_change()
 
     def changed(self) -> None:
         """A node came, went or changed."""
@@ -127,6 +127,9 @@ class Aggregator:
             raise InvalidInput(f"the answer must have 1 to {MAX_RESULT_BYTES} bytes")
         if hash_payload(delivery.payload) != result.result_hash:
             raise InvalidInput("the answer's bytes do not have the hash that was signed")
+        most = required_answer_bytes(stored.request)
+        if most and len(delivery.payload) > most:
+            raise InvalidInput(f"the answer has {len(delivery.payload)} bytes, and its callback is paid for {most}")
         content = content_of(delivery.payload)
         if not content or not _is_text(content):
             raise InvalidInput("the answer's content must be UTF-8 text, and not empty")
@@ -145,6 +148,7 @@ class Aggregator:
             payload_hash=delivery.result.result_hash,
             payload_bytes=len(delivery.payload),
             received_at_ms=now_ms,
+            proof=delivery.proof,
         )
         detail = {
             "node": delivery.node,
@@ -158,6 +162,21 @@ class Aggregator:
             log.info("result_verified", **detail)
         self._on_change()
         self._on_result()
+
+    async def _require_proof(self, delivery: Delivery, stored: StoredRequest, assignment: StoredAssignment) -> None:
+        """Refuse what the market would not pay, and let another node try. A chain that does not answer says nothing:
+        the node delivers again."""
+        request, result = stored.request, delivery.result
+        if request.mode is not Mode.VERIFIER:
+            if delivery.proof:
+                raise InvalidInput("a proof is for requests that name a verifier")
+            return
+        if any(each.result == result for each in await self._store.results(result.request_id)):
+            return
+        if not await self._chain.is_verified(request, delivery.node, result.result_hash, delivery.proof):
+            problem = f"the verifier {request.verifier} does not take the proof"
+            await self._end(assignment, problem)
+            raise InvalidInput(f"{problem}: have the node's attestation key vouched for, for this model")
 
     async def _require_same(self, delivery: Delivery) -> None:
         """Refuse a second answer of one node: it signs one hash of a request, for whatever round."""

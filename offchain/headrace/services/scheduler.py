@@ -12,6 +12,7 @@ from headrace.core import typed_data
 from headrace.core.canonical import canonical_json
 from headrace.core.envelope import content_of, hash_payload
 from headrace.core.errors import ChainUnavailable, IllegalTransition, InvalidInput
+from headrace.core.gas import counted_verifier_gas, required_answer_bytes
 from headrace.core.lifecycle import Cause
 from headrace.core.prompts import why_not_deterministic
 from headrace.core.quorum import Member, Vote, standing_of
@@ -353,6 +354,10 @@ class Scheduler:
             tried_owners=(),
             deterministic=True,
             released_until_s=stored.released_until_s,
+            callback_gas=request.callback_gas,
+            answer_bytes=required_answer_bytes(request),
+            verifier=request.verifier,
+            verifier_gas=counted_verifier_gas(request.verifier, self._chain.attested_key_verifier, self._terms),
         )
 
     async def _node_views(self) -> tuple[NodeView, ...]:
@@ -394,6 +399,7 @@ def _node_view(linked: LinkedNode, known: _KnownNode, assigned: int) -> NodeView
         heartbeat_at_ms=linked.received_at_ms,
         heartbeat=canonical_json(to_json(beat)).decode(),
         heartbeat_signature="0x" + linked.signature.hex(),
+        verifiers=beat.verifiers,
     )
 
 

@@ -30,17 +30,27 @@ class SenderSettings:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A transaction to be made into an intent. `gas_used` is what its simulation used."""
+    """A transaction to be made into an intent.
+
+    Args:
+        kind: of the intent.
+        key: of the intent.
+        detail: of the intent.
+        call: what is sent.
+        gas_used: what its simulation used.
+        call_out_gas: what its call-outs may use beyond that, and what must be left for them.
+    """
 
     kind: str
     key: str
     detail: Mapping[str, Any]
     call: Call
     gas_used: int
+    call_out_gas: int = 0
 
 
 class Sender:
-    """The only user of the relayer's key for transactions."""
+    """The only user of a key for transactions: the relayer's own, or its submitter's."""
 
     def __init__(
         self,
@@ -84,6 +94,7 @@ class Sender:
                     self._gas_limit(draft),
                     await self._chain.transaction_count(self._signer.address),
                     self._clock.now_ms(),
+                    self._signer.address,
                 )
                 intents.append(intent)
                 await self._send_first(intent, quote)
@@ -102,7 +113,11 @@ class Sender:
                 if receipt is not None:
                     await self._end(intent, receipt)
                 elif await self._is_passed_over(intent):
-                    await self._drop(intent)
+                    await self._drop(intent, "nonce taken")
+                    log.error("nonce_taken", kind=intent.kind, nonce=intent.nonce, hint="nothing else may use the key")
+                elif not intent.attempts and intent.sender != self._signer.address:
+                    # It was stored for a key that does not send any more, and never signed.
+                    await self._drop(intent, "another sender")
                 else:
                     still_open.append(intent)
                     await self._push(intent)
@@ -113,20 +128,19 @@ class Sender:
 
         A node may tell its new count before it tells the receipt, and a reorg may take the other transaction away.
         """
-        if await self._chain.transaction_count(self._signer.address) <= intent.nonce:
+        if await self._chain.transaction_count(intent.sender) <= intent.nonce:
             self._passed_since.pop(intent.intent_id, None)
             return False
         head = (await self._chain.head()).number
         since = self._passed_since.setdefault(intent.intent_id, head)
         return head - since >= self._settings.give_up_blocks and await self._receipt(intent) is None
 
-    async def _drop(self, intent: StoredIntent) -> None:
-        """End an intent whose nonce somebody else used. What it was for is drafted anew, which pays nothing twice."""
-        await self._store.end_intent(intent.intent_id, "dropped", 0, {"cause": "nonce taken"})
+    async def _drop(self, intent: StoredIntent, cause: str) -> None:
+        """End an intent of which no transaction can count. What it was for is drafted anew, which pays nothing twice."""
+        await self._store.end_intent(intent.intent_id, "dropped", 0, {"cause": cause})
         self._sent_at_ms.pop(intent.intent_id, None)
         self._passed_since.pop(intent.intent_id, None)
         self._metrics.count("headrace_transactions_total", kind=intent.kind, outcome="dropped")
-        log.error("nonce_taken", kind=intent.kind, nonce=intent.nonce, hint="nothing else may use the relayer's key")
 
     async def _send_first(self, intent: StoredIntent, quote: GasQuote) -> None:
         if intent.attempts:
@@ -195,7 +209,7 @@ class Sender:
 
     def _gas_limit(self, draft: Draft) -> int:
         wanted = draft.gas_used * self._settings.gas_margin_bps // BPS + self._settings.gas_headroom
-        return min(wanted, MAX_TRANSACTION_GAS)
+        return min(wanted + draft.call_out_gas, MAX_TRANSACTION_GAS)
 
     def _unsigned(self, call: Call, gas_limit: int, quote: GasQuote) -> Unsigned:
         # Twice the base fee survives six full blocks in a row (EIP-1559: +12.5 % each).

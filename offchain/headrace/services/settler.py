@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import structlog
 
 from headrace.core import typed_data
-from headrace.core.batching import NODES_FAULT, BatchPolicy, why_send
+from headrace.core.batching import NODES_FAULT, BatchPolicy, BatchReason, why_send
 from headrace.core.errors import ChainUnavailable, ExpiredContext, IllegalTransition, Refused, SignatureMismatch
 from headrace.core.fees import charged_gas, charged_gas_price_wei
+from headrace.core.gas import Load, counted_verifier_gas, fitting, required_answer_bytes, unused_gas
 from headrace.core.lifecycle import Cause
 from headrace.core.types import Address, GasQuote, Hash32, ItemStatus, MarketTerms, Result, RoundRecord
 from headrace.ports import (
@@ -53,6 +54,25 @@ class _Item:
     stored: StoredRequest
     results: tuple[StoredResult, ...]
     inline: bytes
+    verifier_gas: int  # what its verifier is counted with
+
+    @property
+    def load(self) -> Load:
+        """What it asks of its transaction."""
+        return Load(
+            set_key=(self.result.round, self.nodes),
+            nodes=len(self.nodes),
+            requester=self.stored.request.requester,
+            result_bytes=len(self.inline),
+            proof_bytes=len(self.proof),
+            callback_gas=self.stored.request.callback_gas,
+            verifier_gas=self.verifier_gas,
+        )
+
+    @property
+    def proof(self) -> bytes:
+        """For the request's verifier, who looks at one node's result."""
+        return self.results[0].proof
 
     @property
     def result(self) -> Result:
@@ -123,8 +143,9 @@ class Settler:
         still_open = await self._sender.confirm()
         if any(intent.kind in SETTLING for intent in still_open):
             return False
-        items = await self._items()
-        reason = self._why_send(items)
+        waiting = await self._items()
+        items = await self._fitting(waiting)
+        reason = self._why_send(items, is_cut=len(items) < len(waiting))
         rounds = await self._rounds_to_record(items if reason else [])
         if not reason and not rounds:
             return False
@@ -144,12 +165,30 @@ class Settler:
             request_id = results[0].result.request_id
             stored = await self._store.request(request_id)
             if stored is not None and request_id not in self._set_aside:
-                items.append(_Item(stored, results, await self._inline_bytes(stored, results[0], quote)))
+                items.append(await self._item(stored, results, quote))
         return items[: self._batching.max_items]
 
+    async def _item(self, stored: StoredRequest, results: tuple[StoredResult, ...], quote: GasQuote) -> _Item:
+        verifier = stored.request.verifier
+        gas = counted_verifier_gas(verifier, self._chain.attested_key_verifier, self._terms)
+        return _Item(stored, results, await self._inline_bytes(stored, results[0], quote), gas)
+
+    async def _fitting(self, items: Sequence[_Item]) -> Sequence[_Item]:
+        """As many as one transaction takes, whatever their callbacks and verifiers do."""
+        while items:
+            if count := fitting([item.load for item in items]):
+                return items[:count]
+            # Such a request is not assigned; one that came here all the same must not stand in the way of others.
+            await self._leave_out({items[0].result.request_id: ItemStatus.BAD_RESULT})
+            items = items[1:]
+        return items
+
     async def _inline_bytes(self, stored: StoredRequest, result: StoredResult, quote: GasQuote) -> bytes:
-        """The bytes to publish: only when the requester asked for it and its gas budget pays for them."""
+        """The bytes to publish: only when the requester asked for it and its gas budget pays for them, or a contract is
+        to be called with them."""
         request, size = stored.request, result.payload_bytes
+        if required_answer_bytes(request):
+            return await self._store.payload(result.payload_hash) or b""
         if not request.inline_result or size > self._settings.max_inline_result_bytes:
             return b""
         gas = charged_gas(self._terms, 1, size, max(1, request.k))
@@ -157,9 +196,11 @@ class Settler:
             return b""
         return await self._store.payload(result.payload_hash) or b""
 
-    def _why_send(self, items: Sequence[_Item]) -> str | None:
+    def _why_send(self, items: Sequence[_Item], *, is_cut: bool) -> str | None:
         if not items:
             return None
+        if is_cut:
+            return BatchReason.FULL
         return why_send(
             self._batching,
             self._clock.now_ms(),
@@ -209,12 +250,16 @@ class Settler:
                 return []
             outcomes = await self._chain.simulate(relayer, calls)
             if failed := next((outcome for outcome in outcomes if not outcome.succeeded), None):
-                log.error("simulation_failed", error=failed.error)
+                log.error("simulation_failed", error=failed.error, items=len(items))
                 self._metrics.count("headrace_simulations_failed_total")
-                return []
+                if len(items) < 2 or failed is not outcomes[-1]:
+                    return []
+                # A chain whose blocks are smaller than a transaction may be, say.
+                items = items[: len(items) // 2]
+                continue
             bad = _bad_items(sets, outcomes[-1]) if sets else {}
             if not bad:
-                return self._as_drafts(records, sets, calls, outcomes)
+                return self._as_drafts(records, sets, calls, outcomes, unused_gas([item.load for item in items]))
             await self._leave_out(bad)
             items = [item for item in items if item.result.request_id not in bad]
         return []
@@ -225,6 +270,7 @@ class Settler:
         sets: Sequence[ResultSetCall],
         calls: Sequence[Call],
         outcomes: Sequence[CallOutcome],
+        call_out_gas: int,
     ) -> list[Draft]:
         drafts = []
         for index, record in enumerate(records):
@@ -240,7 +286,7 @@ class Settler:
                     self._signer.address, 0, [bytes.fromhex(request_id[2:]) for request_id in flat]
                 ).hex()
             )
-            drafts.append(Draft("submit_results", key, detail, calls[-1], outcomes[-1].gas_used))
+            drafts.append(Draft("submit_results", key, detail, calls[-1], outcomes[-1].gas_used, call_out_gas))
         return drafts
 
     async def _sets(self, items: Sequence[_Item]) -> list[ResultSetCall]:
@@ -262,6 +308,7 @@ class Settler:
             signatures=signatures or tuple(each.signature for item in group for each in item.results),
             items=tuple((item.stored.request, item.result) for item in group),
             payloads=tuple(item.inline for item in group) if any(item.inline for item in group) else (),
+            proofs=tuple(item.proof for item in group) if any(item.proof for item in group) else (),
         )
 
     async def _set_signatures(
