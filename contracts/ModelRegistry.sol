@@ -2,10 +2,11 @@
 pragma solidity ^0.8.30;
 
 import {IModelRegistry} from "./interfaces/IModelRegistry.sol";
-import {Ownable, Ownable2Step} from "@openzeppelin/contracts/access/Ownable2Step.sol";
+import {TimelockedOwnable} from "./market/TimelockedOwnable.sol";
+import {Ownable} from "@openzeppelin/contracts/access/Ownable.sol";
 
 /// @notice See IModelRegistry.
-contract ModelRegistry is IModelRegistry, Ownable2Step {
+contract ModelRegistry is IModelRegistry, TimelockedOwnable {
     mapping(bytes32 modelId => Model) private _models;
     bytes32[] private _modelIds;
 

@@ -31,7 +31,7 @@ contract ScheduleLog is IScheduleLog, EIP712 {
         if (rounds[round] != 0) revert RoundAlreadyRecorded(relayer, round);
         bytes32 head = _chain(rounds, relayer, record);
         rounds[round] = uint256(head) | block.timestamp;
-        emit RoundRecorded(relayer, round, record, head);
+        _logRecorded(relayer, record, head);
     }
 
     function recordedAt(address relayer, uint64 round) external view returns (uint40) {
@@ -76,6 +76,24 @@ contract ScheduleLog is IScheduleLog, EIP712 {
         if (signer != relayer) revert InvalidSignature(relayer);
     }
 
+    /// emit RoundRecorded(relayer, record.round, record, head), its nine words copied as they are once they are found clean.
+    function _logRecorded(address relayer, RoundRecord calldata record, bytes32 head) private {
+        bytes32 topic = RoundRecorded.selector;
+        uint256 beyond;
+        assembly ("memory-safe") {
+            let ptr := mload(0x40)
+            calldatacopy(ptr, record, 0x120)
+            // round and anchorBlock have 64 bits, the three counts 32
+            beyond := or(
+                shr(64, or(mload(ptr), mload(add(ptr, 0x80)))),
+                shr(32, or(mload(add(ptr, 0xc0)), or(mload(add(ptr, 0xe0)), mload(add(ptr, 0x100)))))
+            )
+            mstore(add(ptr, 0x120), head)
+            if iszero(beyond) { log3(ptr, 0x140, topic, relayer, mload(ptr)) }
+        }
+        if (beyond != 0) revert MalformedRecord();
+    }
+
     /// The head after `record`. Without times, so that a record made again after a reorg gives the same head.
     function _chain(mapping(uint64 round => uint256) storage rounds, address relayer, RoundRecord calldata record)
         private
@@ -88,7 +106,7 @@ contract ScheduleLog is IScheduleLog, EIP712 {
         if (previous == 0 && round > 1) revert RoundOutOfOrder(relayer, round);
         bytes32 digest;
         // keccak256(abi.encode(previous, relayer, record)), the nine words of the record as they are: bits beyond a
-        // field's width only make another digest, and the event's encoder refuses them.
+        // field's width only make another digest, and are refused where the record is logged.
         assembly ("memory-safe") {
             let ptr := mload(0x40)
             mstore(ptr, previous)

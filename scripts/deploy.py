@@ -109,9 +109,7 @@ class _Run:
         if bad := next((name for name in complaints if name not in INDEPENDENT), None):
             why = f"names {bad}, which {complaints[bad]}"
             complaints = {
-                name: complaints.get(name, why)
-                for name in CONTRACTS
-                if name in complaints or name not in INDEPENDENT
+                name: complaints.get(name, why) for name in CONTRACTS if name in complaints or name not in INDEPENDENT
             }
         return complaints
 

@@ -14,6 +14,8 @@ interface IScheduleLog {
     error NotBonded(address relayer);
     error InvalidSignature(address relayer);
     error NothingAssigned(uint64 round);
+    /// @notice A field has bits beyond its width.
+    error MalformedRecord();
 
     /// @notice Closes a round.
     /// @param relayerSignature Empty when the relayer itself calls; else its EIP-712 signature over the record.

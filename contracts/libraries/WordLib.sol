@@ -45,9 +45,26 @@ library WordLib {
         return tagged(status, keccak256(abi.encode(status, requestId, ref)));
     }
 
+    /// abi.encode(status, requestId, ResultRef), of a result that is settled now, with zeros for what `fulfilledFrom` fills
+    /// in: status, requestId, resultHash.
+    function preimage(address relayer, uint64 round, address[] memory nodes) internal view returns (bytes memory) {
+        // The third and seventh words are offsets: of the reference, and in it of its nodes.
+        return abi.encodePacked(
+            bytes32(0),
+            bytes32(0),
+            uint256(0x60),
+            bytes32(0),
+            uint256(uint160(relayer)),
+            uint256(round),
+            uint256(0xa0),
+            block.timestamp,
+            nodes.length,
+            nodes
+        );
+    }
+
     /// As `fulfilled`, for many results of one set.
-    /// @param encoded abi.encode(Status.FULFILLED, requestId, ResultRef), built once; the fields that differ from item to
-    /// item are written over.
+    /// @param encoded From `preimage`; the fields that differ from item to item are written over.
     function fulfilledFrom(bytes memory encoded, Status status, bytes32 requestId, bytes32 resultHash)
         internal
         pure

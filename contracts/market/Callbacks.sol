@@ -45,8 +45,10 @@ abstract contract Callbacks is MarketBase {
         uint256 callbacks; // in `owed`
     }
 
-    // Around the consumer's own gas: the call, its calldata in memory, the payment and the event.
-    uint256 private constant CALLBACK_OVERHEAD = 10_000;
+    // Kept back from a callback, so that what comes after it can be paid for.
+    uint256 private constant RESERVE_GAS = 10_000;
+    // What a callback costs beside the gas that is measured around it; held to the snapshot by a test.
+    uint256 private constant UNMEASURED_GAS = 2100;
 
     function retryCallback(Request calldata request, ResultRef calldata ref, bytes calldata result)
         external
@@ -61,9 +63,9 @@ abstract contract Callbacks is MarketBase {
         if (isInline ? keccak256(result) != ref.resultHash : result.length != 0) revert ResultMismatch(ref.resultHash);
         word.packed = WordLib.fulfilled(Status.FULFILLED, requestId, ref);
         uint256 callbackGas = RequestLib.callbackGasOf(request.terms);
-        _requireGasFor(callbackGas, CALLBACK_OVERHEAD);
         // It may have failed for want of gas, so it gets all that the caller gives.
-        (bool ok, bytes4 reason) = _call(request.requester, requestId, ref.resultHash, result, gasleft());
+        (bool ok, bytes4 reason) =
+            _call(request.requester, requestId, ref.resultHash, result, callbackGas, type(uint256).max);
         if (!ok) revert CallbackFailedAgain(requestId, reason);
         emit CallbackRetried(requestId);
     }
@@ -97,9 +99,8 @@ abstract contract Callbacks is MarketBase {
     ) internal {
         uint256 callbackGas = RequestLib.callbackGasOf(item.request.terms);
         uint256 used = gasleft();
-        _requireGasFor(callbackGas, CALLBACK_OVERHEAD);
         address requester = item.request.requester;
-        (bool ok, bytes4 reason) = _call(requester, requestId, item.resultHash, result, callbackGas);
+        (bool ok, bytes4 reason) = _call(requester, requestId, item.resultHash, result, callbackGas, callbackGas);
         if (!ok) {
             Status failed = Status.FULFILLED_CALLBACK_FAILED;
             _words[requestId].packed = WordLib.fulfilledFrom(ctx.fulfilled, failed, requestId, item.resultHash);
@@ -108,7 +109,7 @@ abstract contract Callbacks is MarketBase {
         Owed memory owed = ctx.owed[position];
         // Amounts below 2^128, as in Results._pay; what is paid for the call is within what is left of the budget.
         unchecked {
-            used = (used - gasleft() + CALLBACK_OVERHEAD) * ctx.gasPrice;
+            used = (used - gasleft() + UNMEASURED_GAS) * ctx.gasPrice;
             if (used > owed.unused) used = owed.unused;
             uint256 rest = owed.unused - used;
             used += rest * RELAYER_SAVING_SHARE_BPS / BPS;
@@ -119,11 +120,18 @@ abstract contract Callbacks is MarketBase {
         }
     }
 
-    function _call(address requester, bytes32 requestId, bytes32 resultHash, bytes calldata result, uint256 gasLimit)
-        private
-        returns (bool ok, bytes4 reason)
-    {
+    /// @param least Gas that the call must have; the submitter's fault when it has not.
+    function _call(
+        address requester,
+        bytes32 requestId,
+        bytes32 resultHash,
+        bytes calldata result,
+        uint256 least,
+        uint256 gasLimit
+    ) private returns (bool ok, bytes4 reason) {
         bytes memory data = abi.encodeCall(IInferenceReceiver.onInferenceResult, (requestId, resultHash, result));
+        // Once the bytes are copied: their gas grows with them.
+        _requireGasFor(least, RESERVE_GAS);
         // Four bytes are copied of what comes back, however much it is.
         assembly ("memory-safe") {
             mstore(0x00, 0)

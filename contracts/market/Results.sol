@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Assignment, ItemStatus, Mode, Request, ResultItem, ResultRef, ResultSet, Status} from "../Types.sol";
+import {Assignment, ItemStatus, Mode, Request, ResultItem, ResultSet, Status} from "../Types.sol";
 import {IResultVerifier} from "../interfaces/IResultVerifier.sol";
 import {RequestLib} from "../libraries/RequestLib.sol";
+import {ResultSetLib} from "../libraries/ResultSetLib.sol";
 import {SignatureLib} from "../libraries/SignatureLib.sol";
 import {TypedDataLib} from "../libraries/TypedDataLib.sol";
 import {WordLib} from "../libraries/WordLib.sol";
@@ -13,9 +14,11 @@ import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 /// @notice Results: checked one by one, paid once a batch.
 abstract contract Results is Callbacks {
     using RequestLib for Request;
+    using ResultSetLib for ResultSet;
+    using ResultSetLib for bytes[];
     using SafeCast for uint256;
 
-    function submitResults(address relayer, ResultSet[] calldata sets) external nonReentrant {
+    function submitResults(address relayer, ResultSet[] calldata sets) external nonReentrantView {
         // Only whom the relayer trusts with it: else a node that was never assigned could bring its own results in.
         if (msg.sender != relayer) revert NotSubmitter(msg.sender, relayer);
         _submit(relayer, sets);
@@ -26,7 +29,7 @@ abstract contract Results is Callbacks {
         ResultSet[] calldata sets,
         uint40 validUntil,
         bytes calldata relayerSignature
-    ) external nonReentrant {
+    ) external nonReentrantView {
         if (block.timestamp > validUntil) revert SignatureExpired(validUntil, block.timestamp);
         bytes32 digest = _hashTypedDataV4(TypedDataLib.hashSubmitter(relayer, msg.sender, validUntil));
         if (!SignatureLib.isSignedBy(relayer, digest, relayerSignature)) revert NotSubmitter(msg.sender, relayer);
@@ -35,7 +38,7 @@ abstract contract Results is Callbacks {
 
     function submitAssigned(Assignment calldata assignment, bytes calldata relayerSignature, ResultSet calldata set)
         external
-        nonReentrant
+        nonReentrantView
     {
         bytes32 requestId = assignment.requestId;
         _requireWellFormed(set, 0);
@@ -77,39 +80,42 @@ abstract contract Results is Callbacks {
     function _submit(address relayer, ResultSet[] calldata sets) private {
         uint256 total = 0;
         for (uint256 i = 0; i < sets.length; ++i) {
-            _requireWellFormed(sets[i], i);
-            total += sets[i].items.length;
+            total += _requireWellFormed(sets[i], i);
         }
         if (total == 0) revert EmptyBatch();
         uint256 gasPrice = _gasPrice();
         uint256 gasPerItem = FIXED_GAS / total + ITEM_GAS;
         uint256 relayerCredit = 0;
         for (uint256 i = 0; i < sets.length; ++i) {
-            SetContext memory ctx = _contextOf(relayer, sets[i], gasPerItem, gasPrice);
-            _settleSet(ctx, sets[i]);
+            ResultSet calldata set = sets[i];
+            SetContext memory ctx = _contextOf(relayer, set, gasPerItem, gasPrice);
+            _settleSet(ctx, set);
             relayerCredit += ctx.relayerCredit;
         }
         if (relayerCredit != 0) _credit(relayer, relayerCredit);
     }
 
     /// Faults that only the submitter can make; all else is an item's own.
-    function _requireWellFormed(ResultSet calldata set, uint256 index) private pure {
-        uint256 n = set.items.length;
-        uint256 k = set.nodes.length;
+    /// @return n How many items.
+    function _requireWellFormed(ResultSet calldata set, uint256 index) private pure returns (uint256 n) {
+        n = set.items.length;
+        address[] calldata nodes = set.nodes;
+        uint256 k = nodes.length;
         uint256 signatures = set.signatures.length;
+        uint256 results = set.results.length;
+        uint256 proofs = set.proofs.length;
         if (
             n == 0 || k == 0 || k > MAX_QUORUM || (signatures != k && signatures != k * n)
-                || (set.results.length != 0 && set.results.length != n)
-                || (set.proofs.length != 0 && set.proofs.length != n)
+                || (results != 0 && results != n) || (proofs != 0 && proofs != n)
         ) revert MalformedSet(index);
         // In ascending order, so that none counts twice.
         for (uint256 i = 1; i < k; ++i) {
-            if (set.nodes[i - 1] >= set.nodes[i]) revert MalformedSet(index);
+            if (nodes[i - 1] >= nodes[i]) revert MalformedSet(index);
         }
     }
 
     function _settleSet(SetContext memory ctx, ResultSet calldata set) private returns (bytes memory statuses) {
-        ResultItem[] calldata items = set.items;
+        ResultItem[] calldata items = set.itemsOf();
         bytes32[] memory requestIds = new bytes32[](items.length);
         bytes32[] memory results = new bytes32[](items.length);
         uint256 callbacks = 0;
@@ -122,8 +128,8 @@ abstract contract Results is Callbacks {
         }
         _openCallbacks(ctx, callbacks);
         statuses = new bytes(items.length);
-        bytes[] calldata signatures = set.signatures;
-        bytes[] calldata inlined = set.results;
+        bytes[] calldata signatures = set.signaturesOf();
+        bytes[] calldata inlined = set.resultsOf();
         // A lone item is signed as a Result: its nodes need not be asked again for a set of one.
         ctx.signedSingly = signatures.length == ctx.nodes.length * items.length;
         ctx.signedAsSet = !ctx.signedSingly && _isSetSigned(ctx, results, signatures);
@@ -135,19 +141,31 @@ abstract contract Results is Callbacks {
             ItemStatus status = _check(ctx, item, word);
             if (status == ItemStatus.OK) {
                 status = ctx.signedAsSet || (ctx.signedSingly && _isSigned(ctx, results[i], signatures, i))
-                    ? _settleItem(ctx, set, item, _at(inlined, i), requestId, word, i)
+                    ? _settleItem(ctx, set, item, inlined.elementAt(i), requestId, word, i)
                     : ItemStatus.BAD_SIGNATURE;
             }
             statuses[i] = bytes1(uint8(status));
             _resetMemory(freeMemory);
         }
         _flush(ctx);
+        if (ctx.callbacks != 0) _callBackAll(ctx, items, inlined, requestIds);
+        emit BatchSettled(ctx.relayer, ctx.round, ctx.nodes, statuses);
+    }
+
+    /// The one time that others' code runs and may write: results can be submitted neither within it nor, by the check at
+    /// the entrances, through it.
+    function _callBackAll(
+        SetContext memory ctx,
+        ResultItem[] calldata items,
+        bytes[] calldata inlined,
+        bytes32[] memory requestIds
+    ) private nonReentrant {
+        uint256 freeMemory = _freeMemory();
         for (uint256 i = 0; i < ctx.callbacks; ++i) {
             uint256 index = ctx.owed[i].index;
-            _callBack(ctx, items[index], requestIds[index], _at(inlined, index), i);
+            _callBack(ctx, items[index], requestIds[index], inlined.elementAt(index), i);
             _resetMemory(freeMemory);
         }
-        emit BatchSettled(ctx.relayer, ctx.round, ctx.nodes, statuses);
     }
 
     function _contextOf(address relayer, ResultSet calldata set, uint256 gasPerItem, uint256 gasPrice)
@@ -180,8 +198,7 @@ abstract contract Results is Callbacks {
                     || block.timestamp < uint256(joinedAt) + PROBATION_DURATION
             ) ctx.rewardCap = PROBATION_MAX_REWARD;
         }
-        ResultRef memory ref = ResultRef(0, relayer, round, nodes, uint40(block.timestamp));
-        ctx.fulfilled = abi.encode(Status.FULFILLED, bytes32(0), ref);
+        ctx.fulfilled = WordLib.preimage(relayer, round, nodes);
     }
 
     /* ITEMS */
@@ -219,7 +236,7 @@ abstract contract Results is Callbacks {
         if (terms & (RequestLib.EXTRA_TERMS | RequestLib.INLINE_TERM) != 0) {
             if (RequestLib.isVerified(terms)) {
                 extraGas = gasleft();
-                if (!_isVerified(item, requestId, ctx.nodes[0], _at(set.proofs, index))) {
+                if (!_isVerified(item, requestId, ctx.nodes[0], set.proofs.elementAt(index))) {
                     return ItemStatus.VERIFICATION_FAILED;
                 }
                 extraGas -= gasleft();
@@ -297,20 +314,9 @@ abstract contract Results is Callbacks {
         bytes32 digest = _hashTypedDataV4(structHash);
         uint256 k = ctx.nodes.length;
         for (uint256 i = 0; i < k; ++i) {
-            if (!SignatureLib.isSignedBy(ctx.nodes[i], digest, signatures[index * k + i])) return false;
+            if (!SignatureLib.isSignedBy(ctx.nodes[i], digest, signatures.elementAt(index * k + i))) return false;
         }
         return true;
-    }
-
-    /// An element of a list that is empty or was found long enough. Read without the compiler's checks: what a submitter
-    /// points beyond the calldata is read as zeros.
-    function _at(bytes[] calldata list, uint256 index) private pure returns (bytes calldata element) {
-        if (list.length == 0) return msg.data[:0];
-        assembly ("memory-safe") {
-            let head := add(list.offset, calldataload(add(list.offset, shl(5, index))))
-            element.length := calldataload(head)
-            element.offset := add(head, 0x20)
-        }
     }
 
     /* MONEY */

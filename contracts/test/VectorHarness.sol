@@ -81,6 +81,10 @@ contract VectorHarness is EIP712 {
         return TypedDataLib.hashRoundRecord(record);
     }
 
+    function hashSubmitter(address relayer, address submitter, uint40 validUntil) external pure returns (bytes32) {
+        return TypedDataLib.hashSubmitter(relayer, submitter, validUntil);
+    }
+
     function hashRegisterNode(address key, address owner) external pure returns (bytes32) {
         return TypedDataLib.hashRegisterNode(key, owner);
     }

@@ -9,15 +9,19 @@ import random
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
+import rlp
 from eth_abi import encode
 from eth_account import Account
 from eth_account.messages import encode_typed_data
-from eth_utils import keccak, to_canonical_address
+from eth_utils import keccak, to_canonical_address, to_checksum_address
 
 ZERO = "0x" + "00" * 20
 CHAIN_ID = 31337
 GRACE, MIN_TTL, MAX_TTL = 300, 10, 86_400
 MAX_INLINE_PROMPT = 8192
+MAX_PAUSE = 7 * 86_400
+MAX_CALLBACK_GAS = 2_000_000
+MAX_QUORUM = 16
 GAS_PER_RESULT_BYTE = 40
 ETHER, GWEI = 10**18, 10**9
 
@@ -53,6 +57,13 @@ TYPES = {
     "Result": "bytes32 requestId,bytes32 resultHash,uint96 reward,address relayer,uint64 round",
     "ResultSet": "address relayer,uint64 round,bytes32[] results",
     "Release": "bytes32 requestId,uint40 validUntil",
+    "Submitter": "address relayer,address submitter,uint40 validUntil",
+    "Assignment": "bytes32 requestId,address relayer,address node,uint64 round,uint96 reward,uint40 deadline",
+    "Accept": "bytes32 requestId,address relayer,uint64 round,uint40 deadline",
+    "RequestFor": "RequestParams params,address requester,uint96 relayerFee,uint40 validUntil",
+    "RequestParams": "address relayer,bytes32 modelId,bytes32 promptHash,uint64 salt,uint40 deadline,"
+    "uint32 promptBytes,uint24 maxOutputTokens,uint24 callbackGas,uint8 lane,bool batchable,bool inlineResult,"
+    "uint8 mode,uint8 k,uint8 n,address verifier,uint80 maxReward,uint80 gasBudget,uint80 priorityFee",
     "RegisterNode": "address key,address owner",
     "RoundRecord": "uint64 round,bytes32 decisionsRoot,bytes32 snapshotHash,bytes32 policyHash,"
     "uint64 anchorBlock,bytes32 anchorHash,uint32 assigned,uint32 skipped,uint32 tooLate",
@@ -126,6 +137,11 @@ def request_id(request: dict, market: str) -> bytes:
     return keccak(CHAIN_ID.to_bytes(32, "big") + _address_word(market) + b"".join(words))
 
 
+def address_of_next(account, after: int = 0) -> str:
+    """The address of the contract that an account's next transaction, or one so many after it, creates."""
+    return to_checksum_address(keccak(rlp.encode([to_canonical_address(account.address), account.nonce + after]))[12:])
+
+
 def _address_word(address: str) -> bytes:
     return to_canonical_address(address).rjust(32, b"\0")
 
@@ -133,15 +149,11 @@ def _address_word(address: str) -> bytes:
 # SIGNATURES
 
 
-def sign(key: str, contract: str, primary: str, message: dict) -> bytes:
-    fields = [part.split(" ") for part in TYPES[primary].split(",")]
-    typed = {
-        "domain": {
-            "name": "Headrace",
-            "version": "1",
-            "chainId": CHAIN_ID,
-            "verifyingContract": contract,
-        },
+def typed_data(contract: str, primary: str, message: dict, name: str = "Headrace", chain_id: int = CHAIN_ID) -> dict:
+    """A message as wallets show it."""
+    nested = [kind for kind in TYPES if kind != primary and f"{kind} " in TYPES[primary]]
+    return {
+        "domain": {"name": name, "version": "1", "chainId": chain_id, "verifyingContract": contract},
         "types": {
             "EIP712Domain": [
                 {"name": "name", "type": "string"},
@@ -149,12 +161,26 @@ def sign(key: str, contract: str, primary: str, message: dict) -> bytes:
                 {"name": "chainId", "type": "uint256"},
                 {"name": "verifyingContract", "type": "address"},
             ],
-            primary: [{"name": name, "type": kind} for kind, name in fields],
+            **{kind: _fields(kind) for kind in (primary, *nested)},
         },
         "primaryType": primary,
         "message": message,
     }
+
+
+def _fields(kind: str) -> list[dict]:
+    return [dict(zip(("type", "name"), part.split(" "), strict=True)) for part in TYPES[kind].split(",")]
+
+
+def sign(key: str, contract: str, primary: str, message: dict, **domain) -> bytes:
+    typed = typed_data(contract, primary, message, **domain)
     return bytes(Account.sign_message(encode_typed_data(full_message=typed), key).signature)
+
+
+def digest_of(contract: str, primary: str, message: dict) -> bytes:
+    """What is signed of a message."""
+    signable = encode_typed_data(full_message=typed_data(contract, primary, message))
+    return keccak(b"\x19" + signable.version + signable.header + signable.body)
 
 
 def sign_result(key: str, market: str, item: Item, relayer: str, round_: int) -> bytes:
@@ -181,6 +207,33 @@ def sign_set(key: str, market: str, items: list[Item], relayer: str, round_: int
 
 def sign_release(key: str, market: str, request_id: bytes, valid_until: int) -> bytes:
     return sign(key, market, "Release", {"requestId": request_id, "validUntil": valid_until})
+
+
+def request_for(params: dict, requester: str, relayer_fee: int, valid_until: int) -> dict:
+    """The message of a requester that only signs."""
+    return {
+        "params": params | {"mode": int(params["mode"])},
+        "requester": requester,
+        "relayerFee": relayer_fee,
+        "validUntil": valid_until,
+    }
+
+
+def assignment(item: Item, relayer: str, node: str, round_: int, deadline: int, **fields) -> dict:
+    values = {
+        "requestId": item.request_id,
+        "relayer": relayer,
+        "node": node,
+        "round": round_,
+        "reward": item.reward,
+        "deadline": deadline,
+    }
+    return values | fields
+
+
+def sign_submitter(key: str, market: str, relayer: str, submitter: str, valid_until: int) -> bytes:
+    message = {"relayer": relayer, "submitter": submitter, "validUntil": valid_until}
+    return sign(key, market, "Submitter", message)
 
 
 def sign_record(key: str, log: str, record: dict) -> bytes:
@@ -251,21 +304,24 @@ class SetOf:
     items: list[Item]
     single: bool = False
     changes: dict = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)  # of a quorum's nodes, instead of `key`
+    proofs: list[bytes] = field(default_factory=list)
 
     def build(self) -> dict:
+        keys = sorted(self.keys or [self.key], key=lambda key: to_canonical_address(Account.from_key(key).address))
         # A lone item is signed as a Result.
         if self.single or len(self.items) == 1:
-            signatures = [sign_result(self.key, self.market, i, self.relayer, self.round) for i in self.items]
+            signatures = [sign_result(k, self.market, i, self.relayer, self.round) for i in self.items for k in keys]
         else:
-            signatures = [sign_set(self.key, self.market, self.items, self.relayer, self.round)]
+            signatures = [sign_set(k, self.market, self.items, self.relayer, self.round) for k in keys]
         results = [i.result for i in self.items]
         built = {
             "round": self.round,
-            "nodes": [Account.from_key(self.key).address],
+            "nodes": [Account.from_key(k).address for k in keys],
             "signatures": signatures,
             "items": [i.as_tuple() for i in self.items],
             "results": results if any(results) else [],
-            "proofs": [],
+            "proofs": self.proofs,
         }
         return built | self.changes
 

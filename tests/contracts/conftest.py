@@ -15,6 +15,7 @@ PRICE_NOTICE = 3_600
 MIN_STAKE = ETHER
 MIN_BOND = 2 * ETHER
 NODE_KEY = "0x" + "a1" * 32
+FAULT_SCHEDULE = (ETHER // 100, ETHER // 4, ETHER // 2)  # a miss, an equivocation, a relayer's fault
 OTHER_NODE_KEY = "0x" + "b2" * 32
 
 
@@ -54,8 +55,20 @@ def stranger(accounts):
 
 
 @pytest.fixture(scope="session")
-def stakes(project, owner):
-    return owner.deploy(project.StakeManager, MIN_STAKE, MIN_BOND, UNBOND_DELAY, PRICE_NOTICE)
+def deployer(accounts):
+    """Deploys the stake manager and the faults contract, which name each other, and nothing else."""
+    return accounts[9]
+
+
+@pytest.fixture(scope="session")
+def stakes(project, deployer):
+    faults = builders.address_of_next(deployer, 1)
+    return deployer.deploy(project.StakeManager, MIN_STAKE, MIN_BOND, UNBOND_DELAY, PRICE_NOTICE, faults)
+
+
+@pytest.fixture(scope="session")
+def faults(project, deployer, stakes, log, market):
+    return deployer.deploy(project.Faults, stakes, log, market, FAULT_SCHEDULE)
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,7 @@ def test_cancel_with_release__a_second_late__release_expired(world):
     valid_until = world.now + 60
     world.next_block_at(valid_until + 1)
     expected = {"validUntil": valid_until, "blockTimestamp": valid_until + 1}
-    with ape.reverts(world.market.ReleaseExpired, **expected):
+    with ape.reverts(world.market.SignatureExpired, **expected):
         cancel(world, posted, valid_until, release(world, posted, valid_until))
 
 

@@ -19,7 +19,7 @@ from tests.contracts.world import GasTerms
 from tests.vectors.protocol import generate
 
 FOLDER = Path(__file__).parents[1] / "vectors" / "protocol"
-CONTRACTS = ("InferenceMarket", "ModelRegistry", "ScheduleLog", "StakeManager")
+CONTRACTS = ("AttestedKeyVerifier", "Faults", "InferenceMarket", "ModelRegistry", "ScheduleLog", "StakeManager")
 DRAWS = 50
 
 
@@ -58,13 +58,18 @@ def same(answer, entry: dict) -> bool:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _built_before_any_test(_session_world, harness, market_of_fees):
+def _built_before_any_test(_session_world, harness, verifier, market_of_fees):
     """Ape takes a snapshot before each test; what is built later than that is built again and again."""
 
 
 @pytest.fixture(scope="module")
 def harness(project, owner, _session_world):
     return owner.deploy(project.VectorHarness)
+
+
+@pytest.fixture(scope="module")
+def verifier(project, owner, _session_world):
+    return owner.deploy(project.AttestedKeyVerifier, owner)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +136,13 @@ def struct_hash(harness, kind: str, message: dict):
 
 
 @pytest.mark.parametrize("entry", **named("typed_data"))
-def test_typed_data(harness, at, entry):
+def test_typed_data(harness, verifier, at, entry):
+    if entry["primaryType"] == "Attestation":
+        # A verifier's own type, under its own domain.
+        with at(verifier, entry["domain"]["verifyingContract"], entry["domain"]["chainId"]) as there:
+            digest = there.digestOf(*(abi(value) for value in entry["message"].values()))
+        assert "0x" + digest.hex() == entry["digest"]
+        return
     # The last three no contract ever sees.
     if entry["primaryType"] not in ("Access", "LinkHello", "Heartbeat"):
         assert "0x" + struct_hash(harness, entry["primaryType"], entry["message"]).hex() == entry["structHash"]
@@ -174,6 +185,7 @@ def test_typed_data__drawn__is_hashed_as_the_core_does(harness):
         assert harness.hashAccept(id_, address, round_, time) == typed_data.hash_accept(id_, address, round_, time)
         assert harness.hashRelease(id_, time) == typed_data.hash_release(id_, time)
         other = generate.random_address(rng)
+        assert harness.hashSubmitter(address, other, time) == typed_data.hash_submitter(address, other, time)
         assert harness.hashRegisterNode(address, other) == typed_data.hash_register_node(address, other)
 
 
@@ -379,12 +391,12 @@ def test_word__of_a_live_request__is_that_of_the_vectors(world, chain, slot_of):
     until = world.now + 60
     release = builders.sign_release(world.relayer_key, world.market.address, cancelled.id, until)
     world.market.cancelWithRelease(cancelled.request, until, release, sender=world.requester)
-    expected = generate.closed_word("0x" + cancelled.id.hex(), generate.Status.CANCELLED)
+    expected = generate.cancelled_word("0x" + cancelled.id.hex())
     assert word(cancelled) == generate.word(expected)
 
     world.next_block_at(expired.deadline + builders.GRACE + 1)
     world.market.expire([expired.request], sender=world.stranger)
-    expected = generate.closed_word("0x" + expired.id.hex(), generate.Status.EXPIRED)
+    expected = generate.expired_word("0x" + expired.id.hex(), expired.deadline)
     assert word(expired) == generate.word(expected)
 
 
@@ -448,9 +460,10 @@ def test_events(project):
         compiled = {event.selector for event in getattr(project, name).contract_type.events}
         # What OpenZeppelin's bases add is theirs to keep.
         inherited = {"EIP712DomainChanged()"}
-        if name in ("InferenceMarket", "ModelRegistry"):
+        if name in ("AttestedKeyVerifier", "InferenceMarket", "ModelRegistry"):
             inherited |= {
                 "OwnershipTransferStarted(address,address)",
+                "OwnershipTransferTimed(address,uint40)",
                 "OwnershipTransferred(address,address)",
             }
         expected = {entry["signature"] for entry in listed if entry["contract"] == name}

@@ -5,7 +5,17 @@ import pytest
 from eth_utils import keccak
 
 from tests.contracts import builders
-from tests.contracts.builders import GRACE, MAX_INLINE_PROMPT, MAX_TTL, MIN_TTL, Mode, Status
+from tests.contracts.builders import (
+    GRACE,
+    MAX_CALLBACK_GAS,
+    MAX_INLINE_PROMPT,
+    MAX_QUORUM,
+    MAX_TTL,
+    MIN_TTL,
+    ZERO,
+    Mode,
+    Status,
+)
 
 
 def post(world, posted, prompt=b"", value=None):
@@ -92,24 +102,67 @@ def test_request_inference__deadline_beyond_either_end__deadline_out_of_range(wo
         post(world, posted)
 
 
-@pytest.mark.parametrize("mode", [Mode.QUORUM, Mode.OPTIMISTIC, Mode.VERIFIER])
-def test_request_inference__mode_of_a_later_version__unsupported_mode(world, mode):
-    with ape.reverts(world.market.UnsupportedMode, mode=mode):
-        post(world, world.prepare(mode=mode))
+def test_request_inference__mode_of_a_later_version__unsupported_mode(world):
+    with ape.reverts(world.market.UnsupportedMode, mode=Mode.OPTIMISTIC):
+        post(world, world.prepare(mode=Mode.OPTIMISTIC))
 
 
-def test_request_inference__callback__unsupported_callback(world):
-    with ape.reverts(world.market.UnsupportedCallback, callbackGas=1):
-        post(world, world.prepare(callbackGas=1))
+@pytest.mark.parametrize(("k", "n"), [(2, 2), (2, 3), (2, MAX_QUORUM), (MAX_QUORUM, MAX_QUORUM)])
+def test_request_inference__quorum__is_pending(world, k, n):
+    assert world.status_of(world.post(mode=Mode.QUORUM, k=k, n=n)) == Status.PENDING
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 0), (0, 2), (1, 1), (1, 3), (3, 2), (2, MAX_QUORUM + 1), (255, 255)])
+def test_request_inference__quorum_of_too_few_or_too_many__invalid_quorum(world, k, n):
+    with ape.reverts(world.market.InvalidQuorum, k=k, n=n):
+        post(world, world.prepare(mode=Mode.QUORUM, k=k, n=n))
+
+
+@pytest.mark.parametrize("fields", [{"k": 1}, {"n": 1}, {"k": 2, "n": 3}], ids=str)
+@pytest.mark.parametrize("mode", [Mode.SIGNATURE, Mode.VERIFIER])
+def test_request_inference__quorum_numbers_in_another_mode__invalid_quorum(world, mode, fields):
+    verifier = world.log.address if mode == Mode.VERIFIER else ZERO
+    with ape.reverts(world.market.InvalidQuorum, k=fields.get("k", 0), n=fields.get("n", 0)):
+        post(world, world.prepare(mode=mode, verifier=verifier, **fields))
+
+
+def test_request_inference__verifier__is_pending_and_logged(world):
+    posted = world.prepare(mode=Mode.VERIFIER, verifier=world.log.address)
+    receipt = post(world, posted)
+    world.track(posted)
+    assert world.status_of(posted) == Status.PENDING
+    (event,) = receipt.decode_logs(world.market.InferenceRequested)
+    assert event.request[6].lower() == world.log.address.lower()
+
+
+@pytest.mark.parametrize("verifier", [ZERO, "0x" + "11" * 20], ids=["none", "no code"])
+def test_request_inference__verifier_without_code__invalid_verifier(world, verifier):
+    with ape.reverts(world.market.InvalidVerifier, verifier=verifier):
+        post(world, world.prepare(mode=Mode.VERIFIER, verifier=verifier))
+
+
+@pytest.mark.parametrize("fields", [{}, {"mode": Mode.QUORUM, "k": 2, "n": 2}], ids=["signature", "quorum"])
+def test_request_inference__verifier_in_another_mode__invalid_verifier(world, fields):
+    with ape.reverts(world.market.InvalidVerifier, verifier=world.log.address):
+        post(world, world.prepare(verifier=world.log.address, **fields))
+
+
+@pytest.mark.parametrize("gas", [1, MAX_CALLBACK_GAS])
+def test_request_inference__callback__is_pending(world, gas):
+    assert world.status_of(world.post(callbackGas=gas)) == Status.PENDING
+
+
+@pytest.mark.parametrize("gas", [MAX_CALLBACK_GAS + 1, 2**24 - 1])
+def test_request_inference__callback_gas_above_the_most__callback_gas_too_high(world, gas):
+    with ape.reverts(world.market.CallbackGasTooHigh, callbackGas=gas, most=MAX_CALLBACK_GAS):
+        post(world, world.prepare(callbackGas=gas))
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"k": 1},
-        {"n": 1},
-        {"verifier": "0x" + "11" * 20},
         {"lane": 2},
+        {"lane": 255},
         {"maxOutputTokens": 0},
         {"promptBytes": 0},
     ],

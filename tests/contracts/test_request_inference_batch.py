@@ -54,8 +54,8 @@ def test_request_inference_batch__same_request_twice__request_exists(world):
 
 
 def test_request_inference_batch__one_is_refused__all_are(world):
-    good, bad = world.prepare(), world.prepare(mode=Mode.QUORUM)
-    with ape.reverts(world.market.UnsupportedMode, mode=Mode.QUORUM):
+    good, bad = world.prepare(), world.prepare(mode=Mode.OPTIMISTIC)
+    with ape.reverts(world.market.UnsupportedMode, mode=Mode.OPTIMISTIC):
         post(world, [good, bad])
     assert world.status_of(good) == Status.NONE
 

@@ -52,11 +52,18 @@ def test_submit_results__several__each_is_paid_its_share_of_the_batch(world, sin
     assert world.settled_count(world.node_owner) == 3
 
 
-def test_submit_results__by_a_stranger__pays_those_who_signed(world):
-    posted = world.post()
-    receipt = world.submit(world.set_of([item(posted)], world.record_round()), sender=world.stranger)
-    assert world.credit(world.stranger) == 0
-    assert world.credit(world.relayer) == world.shares_in(receipt, item(posted)).relayer
+def test_submit_results__by_a_stranger__not_submitter(world):
+    """Lifted from the mempool, a batch is worth nothing."""
+    result_set = world.set_of([item(world.post())], world.record_round())
+    with ape.reverts(world.market.NotSubmitter, caller=world.stranger.address, relayer=world.relayer.address):
+        world.submit(result_set, sender=world.stranger)
+
+
+def test_submit_results__node_that_nobody_assigned__cannot_bring_its_own_result_in(world, other_node):
+    """It is staked and joined, and the round is recorded: the relayer's word is what it lacks."""
+    result_set = world.set_of([item(world.post())], world.record_round(), key=OTHER_NODE_KEY)
+    with ape.reverts(world.market.NotSubmitter, caller=world.node_owner.address, relayer=world.relayer.address):
+        world.submit(result_set, sender=world.node_owner)
 
 
 def test_submit_results__split_by_hand__is_what_the_formula_says(world):
@@ -139,7 +146,7 @@ def test_submit_results__one_account_in_every_role__is_credited_for_all(world, s
     posted = world.post(everyone, relayer=everyone.address)
     world.log.recordRound(everyone, builders.record(1), b"", sender=everyone)
     result_set = world.set_of([item(posted)], 1, relayer=everyone.address)
-    world.submit(result_set, relayer=everyone)
+    world.submit(result_set, relayer=everyone, sender=everyone)
     assert world.credit(everyone) == posted.escrow
 
 
@@ -179,7 +186,7 @@ def test_submit_results__open_race__any_relayers_round_is_paid(world, bonded_oth
     posted = world.post(relayer=ZERO)
     world.log.recordRound(bonded_other_relayer, builders.record(1), b"", sender=bonded_other_relayer)
     result_set = world.set_of([item(posted)], 1, relayer=bonded_other_relayer.address)
-    receipt = world.submit(result_set, relayer=bonded_other_relayer)
+    receipt = world.submit(result_set, relayer=bonded_other_relayer, sender=bonded_other_relayer)
     assert world.statuses(receipt) == [[OK]]
     assert world.credit(bonded_other_relayer) == world.shares_in(receipt, item(posted)).relayer
 
@@ -354,7 +361,7 @@ def test_submit_results__another_relayers_round__wrong_relayer(world, bonded_oth
     posted = world.post()
     world.log.recordRound(bonded_other_relayer, builders.record(1), b"", sender=bonded_other_relayer)
     result_set = world.set_of([item(posted)], 1, relayer=bonded_other_relayer.address)
-    receipt = world.submit(result_set, relayer=bonded_other_relayer)
+    receipt = world.submit(result_set, relayer=bonded_other_relayer, sender=bonded_other_relayer)
     assert world.statuses(receipt) == [[ItemStatus.WRONG_RELAYER]]
     assert world.credit(bonded_other_relayer) == 0
 

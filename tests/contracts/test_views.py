@@ -5,7 +5,7 @@ import pytest
 from eth_utils import keccak, to_checksum_address
 
 from tests.contracts import builders
-from tests.contracts.builders import GAS_PER_RESULT_BYTE, GRACE, GWEI, ItemStatus, Mode, Status, item
+from tests.contracts.builders import GAS_PER_RESULT_BYTE, GRACE, GWEI, MAX_QUORUM, ItemStatus, Mode, Status, item
 
 
 def ref_of(world, posted, **changes) -> dict:
@@ -182,7 +182,7 @@ def test_verify_result__result_hash_is_what_the_market_stores__is_paid_once(worl
 def test_gas_charge_of__batch_and_bytes__is_the_formula(world, size, batch):
     world.next_block_base_fee(7 * GWEI)
     world.chain.mine()
-    charge = world.market.gasChargeOf(Mode.SIGNATURE, size, batch, gas_price=8 * GWEI, sender=world.requester)
+    charge = world.market.gasChargeOf(1, size, batch, gas_price=8 * GWEI, sender=world.requester)
     gas = world.gas_terms.fixed // batch + world.gas_terms.item + GAS_PER_RESULT_BYTE * size
     assert charge == gas * 8 * GWEI
 
@@ -190,19 +190,28 @@ def test_gas_charge_of__batch_and_bytes__is_the_formula(world, size, batch):
 def test_gas_charge_of__price_above_the_cap__is_capped(world):
     world.next_block_base_fee(7 * GWEI)
     world.chain.mine()
-    charge = world.market.gasChargeOf(Mode.SIGNATURE, 0, 1, gas_price=100 * GWEI, sender=world.requester)
+    charge = world.market.gasChargeOf(1, 0, 1, gas_price=100 * GWEI, sender=world.requester)
     assert charge == world.gas_terms.per_item(1) * 9 * GWEI
 
 
 def test_gas_charge_of__empty_batch__empty_batch(world):
     with ape.reverts(world.market.EmptyBatch):
-        world.market.gasChargeOf(Mode.SIGNATURE, 0, 0)
+        world.market.gasChargeOf(1, 0, 0)
 
 
-@pytest.mark.parametrize("mode", [Mode.QUORUM, Mode.OPTIMISTIC, Mode.VERIFIER])
-def test_gas_charge_of__mode_of_a_later_version__unsupported_mode(world, mode):
-    with ape.reverts(world.market.UnsupportedMode, mode=mode):
-        world.market.gasChargeOf(mode, 0, 1)
+@pytest.mark.parametrize(("nodes", "batch"), [(2, 1), (3, 50), (MAX_QUORUM, 7)])
+def test_gas_charge_of__quorum__each_further_node_is_shared_by_the_batch(world, nodes, batch):
+    world.next_block_base_fee(7 * GWEI)
+    world.chain.mine()
+    charge = world.market.gasChargeOf(nodes, 0, batch, gas_price=8 * GWEI, sender=world.requester)
+    terms = world.gas_terms
+    assert charge == ((terms.fixed + terms.node * (nodes - 1)) // batch + terms.item) * 8 * GWEI
+
+
+@pytest.mark.parametrize("nodes", [0, MAX_QUORUM + 1])
+def test_gas_charge_of__no_nodes_or_too_many__invalid_quorum(world, nodes):
+    with ape.reverts(world.market.InvalidQuorum, k=nodes, n=nodes):
+        world.market.gasChargeOf(nodes, 0, 1)
 
 
 def test_supports_interface__erc165_and_the_market__only(world, project):
@@ -222,3 +231,6 @@ def test_constants__are_the_protocols(world):
     assert (market.RELAYER_FEE_SHARE_BPS(), market.RELAYER_SAVING_SHARE_BPS()) == (2_000, 1_000)
     terms = world.gas_terms
     assert (market.TIP_CAP(), market.FIXED_GAS(), market.ITEM_GAS()) == (terms.tip_cap, terms.fixed, terms.item)
+    assert (market.NODE_GAS(), market.ASSIGNED_GAS()) == (terms.node, terms.assigned)
+    assert (market.MAX_QUORUM(), market.MAX_CALLBACK_GAS(), market.MAX_PAUSE()) == (16, 2_000_000, 7 * 86_400)
+    assert (market.VERIFIER_GAS(), market.WALLET_SIGNATURE_GAS()) == (400_000, 400_000)

@@ -51,6 +51,25 @@ def test_gas_terms__batch_and_its_record__pay_what_was_spent(spent, size):
     assert terms.fixed + size * terms.item == pytest.approx(spent[size], rel=tolerance)
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_gas_terms__quorum_of_two_and_its_record__pay_what_was_spent(bench, size):
+    terms, tolerance = gas_terms(), json.loads(GAS_TERMS.read_text())["tolerance"]
+    spent = bench.settle_with_record(size, quorum=True)
+    assert terms.fixed + terms.node + size * terms.item == pytest.approx(spent, rel=tolerance)
+
+
+def test_gas_terms__self_settlement__pays_what_was_spent(bench):
+    terms, tolerance = gas_terms(), json.loads(GAS_TERMS.read_text())["tolerance"]
+    assert terms.assigned == pytest.approx(bench.settle_assigned(), rel=tolerance)
+
+
+@pytest.mark.parametrize("size", [8, 50])
+def test_gas_terms__callback__pays_what_it_costs(bench, size):
+    """Its consumer's own gas is measured, so only what is beside it has to be right."""
+    cost = (bench.callbacks(size) - bench.callbacks(size, called=False)) / size
+    assert bench.paid_for_callback(size) == pytest.approx(cost, rel=0.05)
+
+
 def test_gas__larger_batches__cost_less_an_item(spent):
     per_item = [spent[size] / size for size in SIZES]
     assert per_item == sorted(per_item, reverse=True)

@@ -303,6 +303,8 @@ def typed_data_vectors() -> list[Entry]:
             typed_data.hash_release(result.request_id, NOW_S + 60),
             "relayer",
         ),
+        submitter_case("a submitter's mandate", market, relayer, account("owner"), NOW_S + 3600),
+        submitter_case("a submitter's mandate with all at their largest", TOP_DOMAIN, *[top_address] * 2, 2**40 - 1),
         request_for_case("a request to be posted for its requester", market, PLAIN, 10**14, NOW_S + 60),
         request_for_case(
             "the same for the same fee, to be answered inline and called back",
@@ -399,6 +401,12 @@ def request_for_case(name: str, domain: Domain, request: Request, fee: int, vali
     struct_hash = typed_data.hash_request_for(request, fee, valid_until)
     entry = typed_case(name, domain, "RequestFor", message, struct_hash, "requester")
     return entry | {"nested": {kind: fields_entry(fields) for kind, fields in typed_data.NESTED_TYPES.items()}}
+
+
+def submitter_case(name: str, domain: Domain, relayer: Address, submitter: Address, valid_until_s: int) -> Entry:
+    message = {"relayer": relayer, "submitter": submitter, "validUntil": valid_until_s}
+    struct_hash = typed_data.hash_submitter(relayer, submitter, valid_until_s)
+    return typed_case(name, domain, "Submitter", message, struct_hash, "relayer")
 
 
 def record_case(name: str, domain: Domain, record: RoundRecord) -> Entry:
@@ -880,8 +888,9 @@ def words() -> list[Entry]:
         fulfilled_entry("fulfilled by two nodes", id_, Status.FULFILLED, pair),
         fulfilled_entry("fulfilled, all at their largest", "0x" + "ff" * 32, Status.FULFILLED, top),
         fulfilled_entry("fulfilled, its callback failed", id_, Status.FULFILLED_CALLBACK_FAILED, ref),
-        closed_entry("expired", id_, Status.EXPIRED),
-        closed_entry("cancelled", id_, Status.CANCELLED),
+        {"name": "expired", "requestId": id_, "status": int(Status.EXPIRED), "deadline": NOW_S + 600}
+        | {"word": word(expired_word(id_, NOW_S + 600))},
+        {"name": "cancelled", "requestId": id_, "status": int(Status.CANCELLED), "word": word(cancelled_word(id_))},
     ]
 
 
@@ -902,10 +911,6 @@ def fulfilled_entry(name: str, id_: Hash32, status: Status, ref: ResultRef) -> E
     return {"name": name, "requestId": id_, "status": int(status), "ref": ref_entry(ref), "word": value}
 
 
-def closed_entry(name: str, id_: Hash32, status: Status) -> Entry:
-    return {"name": name, "requestId": id_, "status": int(status), "word": word(closed_word(id_, status))}
-
-
 def pending_word(added: int, deadline_s: int) -> int:
     return (int(Status.PENDING) << 248) | (deadline_s << 96) | added
 
@@ -917,8 +922,13 @@ def fulfilled_word(id_: Hash32, status: Status, ref: ResultRef) -> int:
     return _tagged(status, encode(kinds, (int(status), bytes.fromhex(id_[2:]), values)))
 
 
-def closed_word(id_: Hash32, status: Status) -> int:
-    return _tagged(status, encode(("uint8", "bytes32"), (int(status), bytes.fromhex(id_[2:]))))
+def expired_word(id_: Hash32, effective_deadline_s: int) -> int:
+    values = (int(Status.EXPIRED), bytes.fromhex(id_[2:]), effective_deadline_s)
+    return _tagged(Status.EXPIRED, encode(("uint8", "bytes32", "uint40"), values))
+
+
+def cancelled_word(id_: Hash32) -> int:
+    return _tagged(Status.CANCELLED, encode(("uint8", "bytes32"), (int(Status.CANCELLED), bytes.fromhex(id_[2:]))))
 
 
 def _tagged(status: Status, preimage: bytes) -> int:
@@ -986,8 +996,13 @@ EVENTS = {
         "RequestClosed(bytes32,address,uint8,uint256)",
         "Deposited(address,address,uint256)",
         "Withdrawn(address,address,uint256)",
-        "RequestsPausedSet(bool)",
+        "RequestsPausedSet(bool,uint40)",
+        "RelayerFeePaid(bytes32,address,uint256)",
+        "CallbackFailed(bytes32,bytes4)",
+        "CallbackRetried(bytes32)",
     ),
+    "Faults": ("FaultProven(uint8,address,bytes32,address,uint256,uint256,address,uint256)",),
+    "AttestedKeyVerifier": ("KeyAttested(address,bytes32,uint40)", "KeyRevoked(address)"),
     "ModelRegistry": ("ModelRegistered(bytes32,(string,string,bytes32,string,uint32,uint32,uint32,string))",),
     "ScheduleLog": (f"RoundRecorded(address,uint64,{_RECORD},bytes32)",),
     "StakeManager": (
@@ -1004,6 +1019,9 @@ EVENTS = {
         "BondAdded(address,uint256,uint256)",
         "RelayerUnbondBegun(address,uint40)",
         "BondWithdrawn(address,uint256)",
+        "KeyRotated(address,address)",
+        "NodeSlashed(address,uint256,uint256)",
+        "RelayerSlashed(address,uint256,uint256)",
     ),
 }
 
