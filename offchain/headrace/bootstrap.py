@@ -29,11 +29,12 @@ from headrace.api.context import ApiContext, ApiLimits, Contracts
 from headrace.api.server import bind, serve
 from headrace.core.batching import BatchPolicy
 from headrace.core.calls import selectors
-from headrace.core.errors import ConfigurationError, HeadraceError, UnknownModel
-from headrace.core.guard import GuardPolicy
+from headrace.core.errors import ConfigurationError, HeadraceError, InvalidInput, UnknownModel
+from headrace.core.guard import MAX_FEE_CEILING_WEI, GuardPolicy
 from headrace.core.scheduling import Policy
 from headrace.core.typed_data import Domain
 from headrace.core.types import ZERO_ADDRESS, Address, Price
+from headrace.node.attester import Attester
 from headrace.node.daemon import NodeDaemon
 from headrace.node.options import NodeOptions, OfferedModel
 from headrace.ports import Backend, ModelFacts
@@ -304,6 +305,7 @@ async def run_node(settings: Settings) -> None:
             SystemClock(),
             rng=random.Random(),
             random_bytes=secrets.token_bytes,
+            attester=await _attester(settings, options),
         )
         log.info("node_started", node=signer.address, models=[model.name for model in options.models])
         running = asyncio.create_task(daemon.run(), name="node")
@@ -315,6 +317,64 @@ async def run_node(settings: Settings) -> None:
             daemon.stop()
             await running
             raise
+
+
+async def _attester(settings: Settings, options: NodeOptions) -> Attester | None:
+    """The node's attestation key, when it has one. One that nobody vouches for yet is no error: it may be any time.
+
+    Raises:
+        ConfigurationError: a verifier is named without a key, or there is no such contract.
+    """
+    section = settings.attestation
+    if section.key.keystore is None and settings.attestation_private_key is None:
+        if section.verifier is not None:
+            raise ConfigurationError(
+                "HEADRACE_ATTESTATION__VERIFIER names a verifier, but there is no key to prove with: set "
+                "HEADRACE_ATTESTATION__KEY__KEYSTORE"
+            )
+        return None
+    signer = open_signer(settings, "attestation")
+    async with open_chain(settings) as chain:
+        verifier = section.verifier or chain.attested_key_verifier
+        try:
+            found = await chain.attestation_of(verifier, signer.address)
+        except InvalidInput as exc:
+            raise ConfigurationError(f"{exc}: correct HEADRACE_ATTESTATION__VERIFIER") from exc
+    if (
+        found.model_id not in {model.model_id for model in options.models}
+        or found.valid_until_s * 1000 < SystemClock().now_ms()
+    ):
+        log.warning(
+            "attestation_key_not_vouched_for",
+            key=signer.address,
+            verifier=verifier,
+            hint=f"its registrar must run `headrace verifier attest {signer.address} --model NAME`",
+        )
+    return Attester(signer, options.chain_id, verifier)
+
+
+async def _self_settler(
+    stack: AsyncExitStack, settings: Settings, journal: SqlNodeJournal, signer: LocalSigner
+) -> SelfSettler:
+    payer = open_payer(settings) or signer
+    chain = await stack.enter_async_context(open_chain(settings))
+    return SelfSettler(
+        chain,
+        journal,
+        journal.settlements,
+        SystemClock(),
+        signer,
+        payer,
+        await chain.market_terms(),
+        await chain.assigned_gas(),
+        GuardPolicy({chain.market: frozenset({selectors()["submitAssigned"]})}, MAX_FEE_CEILING_WEI),
+        settings.node.self_settlement.policy(),
+    )
+
+
+async def _end(task: asyncio.Task[NoReturn]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def _follow_prices(settings: Settings, daemon: NodeDaemon, options: NodeOptions) -> NoReturn:

@@ -27,6 +27,7 @@ NOT_SETTINGS = frozenset({"CONFIG", "DEBUG", "KEYSTORE_PASSWORD", "DEPLOYER_PRIV
 Port = Annotated[int, Field(ge=0, le=65535)]
 Wei = Annotated[int, Field(ge=0, lt=1 << 96)]
 HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
+AddressText = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{40}$", to_lower=True)]
 SocketUrl = Annotated[str, StringConstraints(pattern=r"^wss?://\S+$")]
 
 
@@ -105,7 +106,7 @@ class NodeSettings(Section):
 
     key: KeySettings = KeySettings()
     relayer_link_url: SocketUrl = "ws://127.0.0.1:8481/link"
-    relayer: Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{40}$", to_lower=True)] | None = None
+    relayer: AddressText | None = None
     journal: Path = Path(".headrace/node.db")
     models: tuple[str, ...] = ("smollm2-135m-instruct",)
     prices: Mapping[str, PriceSettings] = Field(default_factory=dict)
@@ -115,6 +116,14 @@ class NodeSettings(Section):
     openai_api_key: SecretStr | None = None
     model_files: Mapping[str, Path] = Field(default_factory=dict)
     region: str = Field(default="local", min_length=1, max_length=32)
+
+
+class AttestationSettings(Section):
+    """A key that a registrar vouches for, with which a node proves its answers to requests that name a verifier. The
+    verifier is the deployment's own AttestedKeyVerifier unless another is named."""
+
+    key: KeySettings = KeySettings()
+    verifier: AddressText | None = None
 
 
 class RequesterSettings(Section):
@@ -141,10 +150,13 @@ class Settings(BaseSettings):
     chain: ChainSettings = ChainSettings()
     relayer: RelayerSettings = RelayerSettings()
     node: NodeSettings = NodeSettings()
+    attestation: AttestationSettings = AttestationSettings()
     requester: RequesterSettings = RequesterSettings()
     log: LogSettings = LogSettings()
     relayer_private_key: SecretStr | None = None
     node_private_key: SecretStr | None = None
+    node_payer_private_key: SecretStr | None = None
+    attestation_private_key: SecretStr | None = None
     requester_private_key: SecretStr | None = None
 
     @classmethod

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.adapters.keystore import LocalSigner
     from headrace.adapters.web3_chain import Web3Chain
 
-Role = Literal["relayer", "node", "requester"]
+Role = Literal["relayer", "node", "requester", "owner", "attestation"]
 
 
 def open_signer(settings: Settings, role: Role) -> LocalSigner:

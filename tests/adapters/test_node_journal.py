@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -106,6 +108,28 @@ async def test_pruning_forgets_the_bulk_but_not_what_was_signed(journal: SqlNode
     entry = await journal.entry(ID)
     assert entry is not None
     assert (entry.result, entry.payload, entry.task) == (RESULT, b"", "")
+
+
+async def test_a_proof_is_kept_with_its_result(journal: SqlNodeJournal, tmp_path: Path) -> None:
+    await journal.put(ENTRY)
+    entry = await journal.add_result(ID, RESULT, b"x", 1, 1, 2_000, 9_000, b"\x00proof")
+    assert entry.proof == b"\x00proof"
+    await journal.close()
+    async with SqlNodeJournal(tmp_path / "deep" / "node.db") as again:
+        assert await again.entry(ID) == entry
+
+
+async def test_a_journal_from_before_there_were_proofs_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    async with SqlNodeJournal(path) as journal:
+        await journal.put(ENTRY)
+        before = await journal.add_result(ID, RESULT, b"x", 1, 1, 2_000, 9_000)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("ALTER TABLE tasks DROP COLUMN proof")
+        connection.commit()
+    async with SqlNodeJournal(path) as journal:
+        assert await journal.entry(ID) == before
+        assert before.proof == b""
 
 
 async def test_a_second_process_is_refused(journal: SqlNodeJournal, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from headrace.core.requests import request_id
 from headrace.core.tasks import Delivery, LinkedNode, Refusal, Task
 from headrace.core.typed_data import Domain, digest, hash_assignment
 from headrace.core.types import Address, Assignment, Price, Request
+from headrace.node.attester import Attester
 from headrace.node.daemon import NodeDaemon
 from headrace.node.options import NodeOptions, OfferedModel
 from headrace.node.vitals import Vitals
@@ -173,7 +174,14 @@ class World:
         )
         return dataclasses.replace(options, **changes)
 
-    def daemon(self, journal: SqlNodeJournal, *, signer: FakeSigner = NODE_KEY, **changes: Any) -> NodeDaemon:
+    def daemon(
+        self,
+        journal: SqlNodeJournal,
+        *,
+        signer: FakeSigner = NODE_KEY,
+        attester: Attester | None = None,
+        **changes: Any,
+    ) -> NodeDaemon:
         return NodeDaemon(
             self.options(**changes),
             signer,
@@ -183,6 +191,7 @@ class World:
             rng=random.Random(1),
             random_bytes=random.Random(2).randbytes,
             vitals=lambda: Vitals(4096, 100),
+            attester=attester,
         )
 
     @contextlib.asynccontextmanager

@@ -23,8 +23,10 @@ from sqlalchemy import (
     create_engine,
     delete,
     event,
+    inspect,
     or_,
     select,
+    text,
     update,
 )
 from sqlalchemy.dialects.sqlite import insert
@@ -58,6 +60,7 @@ _tasks = Table(
     Column("detail", String, nullable=False),
     Column("received_at_ms", Integer, nullable=False, index=True),
     Column("changed_at_ms", Integer, nullable=False),
+    Column("proof", LargeBinary, nullable=False, server_default=text("x''")),
 )
 
 
@@ -146,6 +149,7 @@ class SqlNodeJournal:
         compute_ms: int,
         at_ms: int,
         deadline_s: int,
+        proof: bytes = b"",
     ) -> JournalEntry:
         of_request = _tasks.c.request_id == request_id
         statement = (
@@ -160,6 +164,7 @@ class SqlNodeJournal:
                 payload=payload,
                 output_tokens=output_tokens,
                 compute_ms=compute_ms,
+                proof=proof,
                 changed_at_ms=at_ms,
             )
         )
@@ -236,6 +241,9 @@ class SqlNodeJournal:
 
 def _take_file(connection: Connection) -> None:
     _metadata.create_all(connection)
+    if "proof" not in {column["name"] for column in inspect(connection).get_columns(_tasks.name)}:
+        # A journal from before there were proofs.
+        connection.execute(text("ALTER TABLE tasks ADD COLUMN proof BLOB NOT NULL DEFAULT x''"))
     node_settlements.prepare(connection)
     # Reading does not lock the file; the first write does, and keeps it.
     connection.execute(update(_tasks).where(_tasks.c.request_id == "").values(detail=""))
@@ -263,6 +271,7 @@ def _entry(row: Row[Any]) -> JournalEntry:
         detail=row.detail,
         received_at_ms=row.received_at_ms,
         changed_at_ms=row.changed_at_ms,
+        proof=row.proof,
     )
 
 

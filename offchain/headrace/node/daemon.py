@@ -49,6 +49,7 @@ from headrace.core.link_messages import (
 from headrace.core.tasks import Accept, Heartbeat, Refusal, RefusalReason
 from headrace.core.typed_data import Domain
 from headrace.core.types import Address, Hash32, Price
+from headrace.node.attester import Attester
 from headrace.node.executor import Executor
 from headrace.node.journal import NodeJournal
 from headrace.node.options import NodeOptions
@@ -79,6 +80,7 @@ class NodeDaemon:
         rng: spreads reconnections.
         random_bytes: gives that many, for the salts of envelopes.
         vitals: free memory and load.
+        attester: proves answers to a verifier, if the node has a key for that.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class NodeDaemon:
         rng: random.Random,
         random_bytes: Callable[[int], bytes],
         vitals: Callable[[], Vitals] = read_vitals,
+        attester: Attester | None = None,
     ) -> None:
         self._options = options
         self._signer = signer
@@ -99,6 +102,7 @@ class NodeDaemon:
         self._clock = clock
         self._rng = rng
         self._vitals = vitals
+        self._verifiers = () if attester is None else (attester.verifier,)
         self._url = link_url(options.link_url)
         self._domain = Domain(options.chain_id, options.market)
         self._load_changed = asyncio.Event()
@@ -118,6 +122,7 @@ class NodeDaemon:
             on_load=self._load_changed.set,
             on_result=self._on_result,
             on_gave_up=self._on_gave_up,
+            attester=attester,
         )
 
     @property
@@ -246,6 +251,7 @@ class NodeDaemon:
             warm_models=offered,
             avg_latency_ms=self._executor.avg_latency_ms,
             region=self._options.region,
+            verifiers=self._verifiers,
         )
         return HeartbeatMessage.of(
             heartbeat, self._signer.sign_digest(heartbeat_digest(self._domain, relayer, heartbeat))

@@ -16,6 +16,7 @@ import structlog
 from headrace.core.envelope import SALT_BYTES, hash_payload, seal
 from headrace.core.errors import BackendUnavailable, HeadraceError, IllegalTransition, InvalidInput
 from headrace.core.fees import reward_wei
+from headrace.core.gas import fits_alone, required_answer_bytes
 from headrace.core.journal import JournalEntry, TaskState
 from headrace.core.link_messages import MAX_PAYLOAD_BYTES, TaskMessage, encode, read_task
 from headrace.core.requests import request_id
@@ -29,7 +30,8 @@ from headrace.core.typed_data import (
     hash_result_set,
     require_signer,
 )
-from headrace.core.types import ZERO_ADDRESS, Address, Hash32, Price, Result
+from headrace.core.types import ZERO_ADDRESS, Address, Hash32, Mode, Price, Request, Result
+from headrace.node.attester import Attester
 from headrace.node.journal import NodeJournal
 from headrace.node.options import NodeOptions, OfferedModel
 from headrace.node.prompt import read_prompt, result_content
@@ -62,6 +64,7 @@ class Executor:
         on_load: called when what a heartbeat says has changed.
         on_result: called when there is something to deliver.
         on_gave_up: called with what the relayer must hear when an accepted task will not be finished.
+        attester: proves answers to its verifier; without it, requests that name a verifier are refused.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Executor:
         on_load: Callable[[], None],
         on_result: Callable[[], None],
         on_gave_up: Callable[[Refusal], None],
+        attester: Attester | None = None,
     ) -> None:
         self._options = options
         self._signer = signer
@@ -86,6 +90,7 @@ class Executor:
         self._on_load = on_load
         self._on_result = on_result
         self._on_gave_up = on_gave_up
+        self._attester = attester
         self._domain = Domain(options.chain_id, options.market)
         self._models: Mapping[Hash32, OfferedModel] = {model.model_id: model for model in options.models}
         self._prices: dict[Hash32, Price] = {model.model_id: model.price for model in options.models}
@@ -265,6 +270,10 @@ class Executor:
             problem = "its deadline is after the request's"
         elif word.reward_wei > request.max_reward_wei:
             problem = "its reward is more than the request pays"
+        elif request.mode is Mode.VERIFIER and (self._attester is None or self._attester.verifier != request.verifier):
+            problem = f"the node cannot prove its answer to the verifier {request.verifier}"
+        elif not fits_alone(request.callback_gas, 0, required_answer_bytes(request)):
+            problem = "the answer that its callback needs may be too long for a transaction"
         if not problem:
             try:
                 signed = digest(self._domain, hash_assignment(word))
@@ -333,6 +342,9 @@ class Executor:
         payload = content if task.request.inline_result else seal(content, self._random_bytes(SALT_BYTES))
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise InvalidInput(f"the answer has {len(payload)} bytes, more than a link carries")
+        most = required_answer_bytes(task.request)
+        if most and len(payload) > most:
+            raise InvalidInput(f"the answer has {len(payload)} bytes, and its callback is paid for {most}")
         times_ms = self._times_ms.setdefault(task.request.model_id, deque(maxlen=_REMEMBERED_TIMES))
         times_ms.append(generation.compute_ms)
         word = task.assignment
@@ -345,9 +357,15 @@ class Executor:
             generation.compute_ms,
             self._clock.now_ms(),
             word.deadline_s,
+            self._proof(task.request, result),
         )
         log.info("task_computed", tokens=generation.output_tokens, compute_ms=generation.compute_ms)
         self._on_result()
+
+    def _proof(self, request: Request, result: Result) -> bytes:
+        if request.mode is not Mode.VERIFIER or self._attester is None:
+            return b""
+        return self._attester.prove(result.request_id, self._signer.address, result.result_hash)
 
     async def _give_up(self, entry: JournalEntry, reason: RefusalReason, message: str) -> None:
         log.warning("task_given_up", requestId=entry.request_id, reason=reason, message=message)
@@ -409,6 +427,7 @@ class Executor:
             payload=entry.payload,
             output_tokens=entry.output_tokens,
             compute_ms=entry.compute_ms,
+            proof=entry.proof,
         )
 
     def _entry(self, task: Task, state: TaskState, accept_signature: bytes, detail: str) -> JournalEntry:

@@ -34,9 +34,10 @@ class NodeJournal(Protocol):
         compute_ms: int,
         at_ms: int,
         deadline_s: int,
+        proof: bytes = b"",
     ) -> JournalEntry:
         """Fix the answer of an accepted task, and begin to look after its settling: by `deadline_s`, the assignment's,
-        it is the relayer's to see to. Returns the entry as it stands now.
+        it is the relayer's to see to. Its proof, if it needs one, is kept with it. Returns the entry as it stands now.
 
         Raises:
             IllegalTransition: the task is not accepted, or another result of it is fixed already.
