@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import tomllib
 from types import ModuleType
 
 import ape
@@ -17,7 +18,9 @@ from scripts._chain import ROOT
 # Packages that install their own `tests` hide this repository's, which is none: pytest is who finds it by itself.
 sys.modules["tests"] = ModuleType("tests")
 sys.modules["tests"].__path__ = [str(ROOT / "tests")]
-from tests.contracts.gas.measure import SNAPSHOT, GasBench, snapshot_of  # noqa: E402
+from tests.contracts.gas.measure import SNAPSHOT, GasBench, Row, snapshot_of  # noqa: E402
+
+PEERS = ROOT / "tests" / "contracts" / "gas" / "peers.toml"
 
 RESULTS = ROOT / "tests" / "bench" / "results" / "gas.json"
 
@@ -36,6 +39,7 @@ def cli(update: bool) -> None:
     for name, row in rows.items():
         table.add_row(name, f"{row.gas_per_item:,}", f"{row.target:,}", "yes" if row.ok else "[red]no")
     Console().print(table)
+    Console().print(_beside_peers(rows))
     results = [
         {"measure": name, "value": row.gas_per_item, "unit": "gas", "target": row.target, "ok": row.ok}
         for name, row in rows.items()
@@ -45,3 +49,18 @@ def cli(update: bool) -> None:
     if update:
         SNAPSHOT.write_text(json.dumps(snapshot_of(rows), indent=2) + "\n", encoding="utf-8")
         click.echo(f"Wrote {SNAPSHOT.relative_to(ROOT)}.")
+
+
+def _beside_peers(rows: dict[str, Row]) -> Table:
+    """What the same work costs elsewhere, with what each figure buys."""
+    table = Table("measure", "elsewhere", title="Beside others (their figures are not measured here)")
+    for heading in ("gas there", "gas here", "ratio"):
+        table.add_column(heading, justify="right")
+    table.add_column("payload and guarantees there")
+    for peer in tomllib.loads(PEERS.read_text(encoding="utf-8"))["peer"]:
+        here = rows[peer["row"]].gas_per_item
+        ratio = f"{peer['gas'] / here:.1f}x"
+        said = f"{peer['payload']}; {peer['guarantees']}"
+        table.add_row(peer["row"], peer["system"], f"{peer['gas']:,}", f"{here:,}", ratio, said)
+    table.caption = "Here: escrow and status stored, node and relayer paid, decision recorded; hash of the answer only, unless said."
+    return table

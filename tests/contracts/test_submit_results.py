@@ -592,8 +592,9 @@ def test_submit_results__reward_with_dirty_bits__reverts(world):
 def test_submit_results__too_little_gas__reverts_as_a_whole(world):
     many = world.post_many(4)
     result_set = world.set_of([item(p) for p in many], world.record_round())
-    with pytest.raises(ape.exceptions.OutOfGasError):
-        world.submit(result_set, gas_limit=150_000)
+    # Where the gas runs out decides which of the two anvil reports.
+    with pytest.raises((ape.exceptions.OutOfGasError, ape.exceptions.VirtualMachineError)):
+        world.submit(result_set, gas_limit=120_000)
     assert {world.status_of(p) for p in many} == {Status.PENDING}
 
 
