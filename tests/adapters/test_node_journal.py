@@ -145,3 +145,40 @@ async def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
         await SqlNodeJournal(path).open()
     with pytest.raises(ConfigurationError, match="cannot be opened"):
         await SqlNodeJournal(path / "below" / "node.db").open()
+
+
+async def test_a_newer_round_asks_for_the_fixed_answer__its_hash_and_bytes_stay(journal: SqlNodeJournal) -> None:
+    await journal.put(ENTRY)
+    await journal.add_result(ID, RESULT, b"answer", 5, 60, 2_000, 9_000)
+    await journal.set_state(ID, TaskState.ACKNOWLEDGED, "", 3_000)
+    moved = await journal.move_to_round(ID, 7, '{"b":2}', b"\x02" * 65, 11, 4_000)
+    assert moved == await journal.entry(ID)
+    assert (moved.round, moved.state, moved.task) == (7, TaskState.COMPUTED, '{"b":2}')
+    assert moved.accept_signature == b"\x02" * 65
+    assert moved.result == dataclasses.replace(RESULT, round=7, reward_wei=11)
+    assert moved.payload == b"answer"
+    assert await journal.undelivered(RELAYER, 9) == [moved]
+
+
+async def test_a_newer_round_asks_while_it_is_computed__takes_the_answer(journal: SqlNodeJournal) -> None:
+    await journal.put(ENTRY)
+    moved = await journal.move_to_round(ID, 7, '{"b":2}', b"\x02" * 65, 11, 4_000)
+    assert (moved.state, moved.result) == (TaskState.ACCEPTED, None)
+    with pytest.raises(IllegalTransition, match="not waiting"):
+        await journal.add_result(ID, RESULT, b"answer", 5, 60, 5_000, 9_000)
+    await journal.add_result(ID, dataclasses.replace(RESULT, round=7), b"answer", 5, 60, 5_000, 9_000)
+
+
+@pytest.mark.parametrize("state", [TaskState.REFUSED, TaskState.FAILED])
+async def test_a_task_that_ended__is_not_moved(journal: SqlNodeJournal, state: TaskState) -> None:
+    await journal.put(dataclasses.replace(ENTRY, state=state))
+    with pytest.raises(IllegalTransition, match="round 7"):
+        await journal.move_to_round(ID, 7, "{}", b"", 11, 4_000)
+
+
+@pytest.mark.parametrize("round_", [2, 3])
+async def test_a_round_that_is_not_newer__is_refused(journal: SqlNodeJournal, round_: int) -> None:
+    await journal.put(ENTRY)
+    with pytest.raises(IllegalTransition, match=f"round {round_}"):
+        await journal.move_to_round(ID, round_, "{}", b"", 11, 4_000)
+    assert await journal.entry(ID) == ENTRY

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Row,
     String,
     Table,
+    case,
     create_engine,
     delete,
     event,
@@ -173,6 +174,32 @@ class SqlNodeJournal:
             if connection.execute(statement).rowcount != 1:
                 raise IllegalTransition(f"{request_id} is not waiting for a result of round {result.round}")
             node_settlements.watch(connection, request_id, deadline_s, at_ms)
+            return _entry(connection.execute(select(_tasks).where(of_request)).one())
+
+        return await self._transact(write)
+
+    async def move_to_round(
+        self, request_id: Hash32, round_: int, task: str, accept_signature: bytes, reward_wei: int, at_ms: int
+    ) -> JournalEntry:
+        of_request = _tasks.c.request_id == request_id
+        is_fixed = _tasks.c.result_hash != ""
+        going_on = (TaskState.ACCEPTED.value, TaskState.COMPUTED.value, TaskState.ACKNOWLEDGED.value)
+        statement = (
+            update(_tasks)
+            .where(of_request, _tasks.c.state.in_(going_on), _tasks.c.round < round_)
+            .values(
+                round=round_,
+                state=case((is_fixed, TaskState.COMPUTED.value), else_=TaskState.ACCEPTED.value),
+                task=task,
+                accept_signature=accept_signature,
+                reward_wei=case((is_fixed, str(reward_wei)), else_=_tasks.c.reward_wei),
+                changed_at_ms=at_ms,
+            )
+        )
+
+        def write(connection: Connection) -> JournalEntry:
+            if connection.execute(statement).rowcount != 1:
+                raise IllegalTransition(f"{request_id} cannot be moved to round {round_}")
             return _entry(connection.execute(select(_tasks).where(of_request)).one())
 
         return await self._transact(write)

@@ -350,7 +350,7 @@ class _Session:
         self._outbox: asyncio.Queue[NodeMessage] = asyncio.Queue(_OUTBOX)
         self._tasks: asyncio.Queue[TaskMessage] = asyncio.Queue(_INBOX)
         self._controls: asyncio.Queue[Delivered | DeliveryRejected | SignSet] = asyncio.Queue(_INBOX)
-        self._sent_at_s: dict[Hash32, float] = {}
+        self._sent_at_s: dict[tuple[Hash32, int], float] = {}  # by request and round
         self._over = asyncio.Event()
 
     async def run(self) -> None:
@@ -470,13 +470,13 @@ class _Session:
         while True:
             waiting = await self._executor.undelivered(self._relayer, _DELIVERIES_AT_ONCE)
             self._daemon.note_delivered_all(not waiting)
-            ids = {delivery.result.request_id for delivery in waiting}
-            self._sent_at_s = {identity: at_s for identity, at_s in self._sent_at_s.items() if identity in ids}
+            keys = {(delivery.result.request_id, delivery.result.round) for delivery in waiting}
+            self._sent_at_s = {key: at_s for key, at_s in self._sent_at_s.items() if key in keys}
             for delivery in waiting:
-                identity = delivery.result.request_id
-                sent_at_s = self._sent_at_s.get(identity)
+                key = (delivery.result.request_id, delivery.result.round)
+                sent_at_s = self._sent_at_s.get(key)
                 if sent_at_s is None or loop.time() - sent_at_s >= self._options.redeliver_after_s:
-                    self._sent_at_s[identity] = loop.time()
+                    self._sent_at_s[key] = loop.time()
                     await self._outbox.put(DeliveryMessage.of(delivery))
             await self._daemon.wait_for_result()
 

@@ -2,6 +2,9 @@
 
 The journal is written before anything leaves: before the accept, so that a restart knows what was promised; before the
 signature, so that only an answer that is on the disk is ever signed, and never a second one.
+
+A quorum may be listed again in a newer round. The node then gives its word anew, and signs the answer that it has, or
+is at work on, for that round: no second inference, and no other hash.
 """
 
 from __future__ import annotations
@@ -13,12 +16,13 @@ from statistics import median
 
 import structlog
 
-from headrace.core.envelope import SALT_BYTES, hash_payload, seal
+from headrace.core.envelope import SALT_BYTES, content_of, hash_payload, quorum_salt, seal
 from headrace.core.errors import BackendUnavailable, HeadraceError, IllegalTransition, InvalidInput
 from headrace.core.fees import reward_wei
 from headrace.core.gas import fits_alone, required_answer_bytes
 from headrace.core.journal import JournalEntry, TaskState
 from headrace.core.link_messages import MAX_PAYLOAD_BYTES, TaskMessage, encode, read_task
+from headrace.core.prompts import why_not_deterministic
 from headrace.core.requests import request_id
 from headrace.core.tasks import Accept, Delivery, Refusal, RefusalReason, Task
 from headrace.core.typed_data import (
@@ -35,7 +39,7 @@ from headrace.node.attester import Attester
 from headrace.node.journal import NodeJournal
 from headrace.node.options import NodeOptions, OfferedModel
 from headrace.node.prompt import read_prompt, result_content
-from headrace.ports import Backend, Clock, Signer
+from headrace.ports import Backend, Clock, Generation, Signer
 
 log = structlog.get_logger(__name__)
 
@@ -98,6 +102,8 @@ class Executor:
         self._group: asyncio.TaskGroup | None = None
         self._slots = asyncio.Semaphore(options.max_in_flight)
         self._running: dict[Hash32, asyncio.Task[None]] = {}
+        # Held while the round of an answer is looked up and the answer fixed for it, or the round changed.
+        self._turn = asyncio.Lock()
         self._stopping = False
         self._backend_up = True
         self._idle = asyncio.Event()
@@ -185,7 +191,7 @@ class Executor:
         entry = await self._journal.entry(identity)
         try:
             if entry is not None and (entry.result is not None or entry.state is TaskState.ACCEPTED):
-                await self._repeat(task, entry, reply)
+                await self._repeat(task, relayer, entry, reply)
                 return
             self._check(task, relayer)
         except _Refuse as refuse:
@@ -194,24 +200,27 @@ class Executor:
                 await self._journal.put(self._entry(task, TaskState.REFUSED, b"", f"{refuse.reason}: {refuse}"))
             reply(Refusal(identity, task.assignment.round, refuse.reason, str(refuse)))
             return
-        word = task.assignment
-        promise = hash_accept(identity, word.relayer, word.round, word.deadline_s)
-        entry = self._entry(task, TaskState.ACCEPTED, self._signer.sign_digest(digest(self._domain, promise)), "")
+        entry = self._entry(task, TaskState.ACCEPTED, self._promise(task), "")
         await self._journal.put(entry)
-        log.info("task_accepted", requestId=identity, round=word.round, model=task.model_name)
-        reply(Accept(identity, word.round, entry.accept_signature))
+        log.info("task_accepted", requestId=identity, round=entry.round, model=task.model_name)
+        reply(Accept(identity, entry.round, entry.accept_signature))
         self._begin(task, entry)
 
-    async def _repeat(self, task: Task, entry: JournalEntry, reply: Callable[[Accept | Refusal], None]) -> None:
+    def _promise(self, task: Task) -> bytes:
+        word = task.assignment
+        struct_hash = hash_accept(word.request_id, word.relayer, word.round, word.deadline_s)
+        return self._signer.sign_digest(digest(self._domain, struct_hash))
+
+    async def _repeat(
+        self, task: Task, relayer: Address, entry: JournalEntry, reply: Callable[[Accept | Refusal], None]
+    ) -> None:
         """The same task again: the same word again, and the same answer if it is there."""
         if entry.task == "":
             raise _Refuse(RefusalReason.BAD_ASSIGNMENT, "it was answered long ago, and the answer is not kept any more")
-        if read_task(entry.task).assignment != task.assignment:
-            raise _Refuse(
-                RefusalReason.BAD_ASSIGNMENT, f"the node has this request already, from round {entry.round}, as another"
-            )
         if entry.state is TaskState.FAILED:
             raise _Refuse(RefusalReason.BAD_ASSIGNMENT, f"its answer was rejected: {entry.detail}")
+        if read_task(entry.task).assignment != task.assignment:
+            entry = await self._move_to_newer_round(task, relayer, entry)
         reply(Accept(entry.request_id, entry.round, entry.accept_signature))
         if entry.state is TaskState.ACCEPTED and entry.request_id not in self._running:
             # It ended while this was read, or its link broke before it began.
@@ -223,6 +232,30 @@ class Executor:
         if entry.state is not TaskState.ACCEPTED:
             self._on_result()
 
+    async def _move_to_newer_round(self, task: Task, relayer: Address, entry: JournalEntry) -> JournalEntry:
+        """A quorum is listed again: the same request of the same relayer, in a newer round. What is computed stays."""
+        before, word = read_task(entry.task).assignment, task.assignment
+        is_newer = word.round > before.round and word.relayer == before.relayer
+        if task.request.mode is not Mode.QUORUM or not is_newer:
+            raise _Refuse(
+                RefusalReason.BAD_ASSIGNMENT, f"the node has this request already, from round {entry.round}, as another"
+            )
+        self._check_assignment(task, relayer)
+        self._check_prompt(task)
+        self._check_price(task, self._model_of(task))
+        if self._left_s(task) <= 0:
+            raise _Refuse(RefusalReason.DEADLINE_INFEASIBLE, "its deadline has passed")
+        frame, promise, now_ms = encode(TaskMessage.of(task)), self._promise(task), self._clock.now_ms()
+        try:
+            async with self._turn:
+                moved = await self._journal.move_to_round(
+                    entry.request_id, word.round, frame, promise, word.reward_wei, now_ms
+                )
+        except IllegalTransition as exc:
+            raise _Refuse(RefusalReason.BACKEND_FAILED, f"its computation ended without an answer: {exc}") from None
+        log.info("task_listed_again", requestId=entry.request_id, round=word.round, before=before.round)
+        return moved
+
     def reprice(self, model_id: Hash32, price: Price) -> None:
         """Ask another price for a model from now on. What was accepted before stays accepted."""
         if self._prices.get(model_id) not in (None, price):
@@ -233,16 +266,9 @@ class Executor:
         if self._stopping:
             raise _Refuse(RefusalReason.SHUTTING_DOWN, "the node is shutting down")
         self._check_assignment(task, relayer)
-        model = self._models.get(task.request.model_id)
-        if model is None or model.name != task.model_name:
-            raise _Refuse(RefusalReason.UNKNOWN_MODEL, f"the node does not serve {task.model_name}")
+        model = self._model_of(task)
         self._check_prompt(task)
-        price_wei = reward_wei(self._prices[model.model_id], task.request.prompt_bytes, task.request.max_output_tokens)
-        if task.assignment.reward_wei < price_wei:
-            raise _Refuse(
-                RefusalReason.REWARD_TOO_LOW,
-                f"the reward is {task.assignment.reward_wei} wei, and the node asks for {price_wei}",
-            )
+        self._check_price(task, model)
         if not self._backend_up or model.name not in self._backend.model_names:
             raise _Refuse(RefusalReason.BACKEND_UNAVAILABLE, "the model server does not answer")
         times_ms = self._times_ms.get(model.model_id)
@@ -254,6 +280,20 @@ class Executor:
             )
         if self.in_flight >= self._options.max_in_flight:
             raise _Refuse(RefusalReason.BUSY, f"the node computes {self.in_flight} tasks, its most")
+
+    def _model_of(self, task: Task) -> OfferedModel:
+        model = self._models.get(task.request.model_id)
+        if model is None or model.name != task.model_name:
+            raise _Refuse(RefusalReason.UNKNOWN_MODEL, f"the node does not serve {task.model_name}")
+        return model
+
+    def _check_price(self, task: Task, model: OfferedModel) -> None:
+        price_wei = reward_wei(self._prices[model.model_id], task.request.prompt_bytes, task.request.max_output_tokens)
+        if task.assignment.reward_wei < price_wei:
+            raise _Refuse(
+                RefusalReason.REWARD_TOO_LOW,
+                f"the reward is {task.assignment.reward_wei} wei, and the node asks for {price_wei}",
+            )
 
     def _check_assignment(self, task: Task, relayer: Address) -> None:
         word, request = task.assignment, task.request
@@ -268,7 +308,7 @@ class Executor:
             problem = "the request is not the one that is assigned"
         elif word.deadline_s > request.deadline_s:
             problem = "its deadline is after the request's"
-        elif word.reward_wei > request.max_reward_wei:
+        elif word.reward_wei * max(1, request.k) > request.max_reward_wei:
             problem = "its reward is more than the request pays"
         elif request.mode is Mode.VERIFIER and (self._attester is None or self._attester.verifier != request.verifier):
             problem = f"the node cannot prove its answer to the verifier {request.verifier}"
@@ -295,6 +335,8 @@ class Executor:
             read_prompt(task.prompt, task.request.max_output_tokens)
         except InvalidInput as exc:
             raise _Refuse(RefusalReason.BAD_PROMPT, str(exc)) from None
+        if task.request.mode is Mode.QUORUM and (why := why_not_deterministic(content_of(task.prompt))):
+            raise _Refuse(RefusalReason.BAD_PROMPT, f"a quorum cannot agree on its answer: {why}")
 
     # Computing
 
@@ -339,7 +381,7 @@ class Executor:
             generation = await self._backend.generate(task.model_name, prompt.body, prompt.max_output_tokens)
         self.set_backend_up(True)
         content = result_content(prompt, generation)
-        payload = content if task.request.inline_result else seal(content, self._random_bytes(SALT_BYTES))
+        payload = content if task.request.inline_result else seal(content, self._salt(task))
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise InvalidInput(f"the answer has {len(payload)} bytes, more than a link carries")
         most = required_answer_bytes(task.request)
@@ -347,20 +389,35 @@ class Executor:
             raise InvalidInput(f"the answer has {len(payload)} bytes, and its callback is paid for {most}")
         times_ms = self._times_ms.setdefault(task.request.model_id, deque(maxlen=_REMEMBERED_TIMES))
         times_ms.append(generation.compute_ms)
-        word = task.assignment
-        result = Result(word.request_id, hash_payload(payload), word.reward_wei, word.relayer, word.round)
-        await self._journal.add_result(
-            entry.request_id,
-            result,
-            payload,
-            generation.output_tokens,
-            generation.compute_ms,
-            self._clock.now_ms(),
-            word.deadline_s,
-            self._proof(task.request, result),
-        )
+        await self._fix(entry.request_id, payload, generation)
         log.info("task_computed", tokens=generation.output_tokens, compute_ms=generation.compute_ms)
         self._on_result()
+
+    def _salt(self, task: Task) -> bytes:
+        """All nodes of a quorum must come to the same bytes."""
+        if task.request.mode is Mode.QUORUM:
+            return quorum_salt(task.assignment.request_id, task.prompt)
+        return self._random_bytes(SALT_BYTES)
+
+    async def _fix(self, identity: Hash32, payload: bytes, generation: Generation) -> None:
+        """Fix an answer, for the round that the request is assigned in by now."""
+        async with self._turn:
+            entry = await self._journal.entry(identity)
+            if entry is None or entry.state is not TaskState.ACCEPTED:
+                raise IllegalTransition(f"{identity} is not waiting for a result")
+            task = read_task(entry.task)
+            word = task.assignment
+            result = Result(identity, hash_payload(payload), word.reward_wei, word.relayer, word.round)
+            await self._journal.add_result(
+                identity,
+                result,
+                payload,
+                generation.output_tokens,
+                generation.compute_ms,
+                self._clock.now_ms(),
+                word.deadline_s,
+                self._proof(task.request, result),
+            )
 
     def _proof(self, request: Request, result: Result) -> bytes:
         if request.mode is not Mode.VERIFIER or self._attester is None:
@@ -370,7 +427,9 @@ class Executor:
     async def _give_up(self, entry: JournalEntry, reason: RefusalReason, message: str) -> None:
         log.warning("task_given_up", requestId=entry.request_id, reason=reason, message=message)
         detail = f"{reason}: {message}"
-        await self._journal.set_state(entry.request_id, TaskState.FAILED, detail, self._clock.now_ms())
+        async with self._turn:
+            entry = await self._journal.entry(entry.request_id) or entry
+            await self._journal.set_state(entry.request_id, TaskState.FAILED, detail, self._clock.now_ms())
         self._on_gave_up(Refusal(entry.request_id, entry.round, reason, message))
 
     # Results

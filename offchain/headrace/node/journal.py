@@ -44,6 +44,17 @@ class NodeJournal(Protocol):
         """
         ...
 
+    async def move_to_round(
+        self, request_id: Hash32, round_: int, task: str, accept_signature: bytes, reward_wei: int, at_ms: int
+    ) -> JournalEntry:
+        """Let a newer round ask for an answer that is being computed or is fixed: its hash and bytes stay, and it is
+        to be delivered (again). Returns the entry as it stands now.
+
+        Raises:
+            IllegalTransition: the task is refused or given up, or is of that round or a newer one already.
+        """
+        ...
+
     async def set_state(self, request_id: Hash32, state: TaskState, detail: str, at_ms: int) -> None:
         """Move a task. What is not known is left alone."""
         ...
