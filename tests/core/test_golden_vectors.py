@@ -49,6 +49,7 @@ TYPE_STRINGS = {
     "RoundRecord": "uint64 round,bytes32 decisionsRoot,bytes32 snapshotHash,bytes32 policyHash,uint64 anchorBlock,"
     "bytes32 anchorHash,uint32 assigned,uint32 skipped,uint32 tooLate",
     "RegisterNode": "address key,address owner",
+    "Submitter": "address relayer,address submitter,uint40 validUntil",
     "Attestation": "bytes32 requestId,address node,bytes32 resultHash",
     "Access": "address account,address relayer,uint40 validUntil",
     "LinkHello": "address node,address relayer,uint16 protocolVersion,bytes32 challenge",
@@ -174,6 +175,7 @@ STRUCT_HASHES = {
     ),
     "RoundRecord": lambda m: typed_data.hash_round_record(record_from(m)),
     "RegisterNode": lambda m: typed_data.hash_register_node(m["key"], m["owner"]),
+    "Submitter": lambda m: typed_data.hash_submitter(m["relayer"], m["submitter"], m["validUntil"]),
     "Attestation": lambda m: typed_data.hash_attestation(m["requestId"], m["node"], m["resultHash"]),
     "Access": lambda m: typed_data.hash_access(m["account"], m["relayer"], m["validUntil"]),
     "LinkHello": lambda m: typed_data.hash_link_hello(m["node"], m["relayer"], m["protocolVersion"], m["challenge"]),
