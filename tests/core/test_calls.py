@@ -15,6 +15,7 @@ from headrace.core.calls import (
     cancel_data,
     cancel_with_release_data,
     deposit_data,
+    fault_selectors,
     raise_priority_fee_data,
     request_inference_data,
     request_inference_for_data,
@@ -88,3 +89,10 @@ def test_credit_and_fee_data__decode_to_the_abis_fields() -> None:
     assert decoded("deposit", deposit_data(account)) == (account,)
     assert decoded("withdraw", withdraw_data(account, 7)) == (account, 7)
     assert decoded("withdrawTo", withdraw_to_data(account, 7)) == (account, 7)
+
+
+def test_fault_selectors__are_those_of_the_abi() -> None:
+    folder = Path(next(iter(abi_folder.__path__)))
+    entries = json.loads((folder / "Faults.json").read_text(encoding="utf-8"))["abi"]
+    functions = [each for each in entries if each["type"] == "function" and each["name"].startswith("prove")]
+    assert fault_selectors() == {each["name"]: bytes(function_abi_to_4byte_selector(each)) for each in functions}

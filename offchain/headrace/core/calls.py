@@ -97,3 +97,25 @@ def selectors() -> dict[str, bytes]:
         "requestInferenceFor": f"requestInferenceFor({_PARAMS},bytes,address,uint96,uint40,bytes)",
     }
     return {name: keccak(text=signature)[:4] for name, signature in signatures.items()}
+
+
+def fault_selectors() -> dict[str, bytes]:
+    """The first four bytes of the calls that prove faults, by function name, as `contracts/interfaces/IFaults.sol` has
+    them."""
+    assignment = "(bytes32,address,address,uint64,uint96,uint40)"
+    record = "(uint64,bytes32,bytes32,bytes32,uint64,bytes32,uint32,uint32,uint32)"
+    decision = "(bytes32,address,uint8,uint8,uint96,uint64)"
+    proven = f"({record},{decision},uint256,bytes32[])"
+    absence = f"({record},uint256,{decision},bytes32[],{decision},bytes32[])"
+    result = "(bytes32,uint96,address,uint64,bytes32[],bytes)"
+    types = {
+        "proveMissed": f"address,uint40,bytes,{proven}",
+        "proveEquivocation": f"address,{result}[2]",
+        "provePaidUndecided": f"(bytes32,address,uint64,address[],uint40),uint256,{absence}",
+        "proveAssignedUndecided": f"{assignment},bytes,{absence}",
+        "proveContradicted": f"{assignment},bytes,{proven}",
+        "proveDoubleAssignment": f"address,{proven},{proven}",
+        "proveReleasedAssignment": f"{assignment},bytes",
+        "proveReleasedDecision": proven,
+    }
+    return {name: keccak(text=f"{name}({_PACKED},{kinds})")[:4] for name, kinds in types.items()}
