@@ -171,6 +171,8 @@ class _Run:
             return
         if node["owner"] != self._sender.address:
             raise Failure(f"Key {self._key.address} is registered by {node['owner']}, not by {self._sender.address}.")
+        if node["key"] != self._key.address:
+            raise Failure(f"Key {self._key.address} was rotated away: the node signs with {node['key']} now.")
         short = (stake or 0) - (node["stake"] - node["unbonding"])
         if short > 0:
             self._send("stake added", self._call("add stake", "addStake", [self._key.address], short))
@@ -225,7 +227,7 @@ class _Run:
         }
 
     def _node(self) -> dict[str, Any]:
-        names = ("owner", "registeredAt", "unbondAt", "stake", "unbonding", "misses", "faults")
+        names = ("owner", "registeredAt", "unbondAt", "stake", "unbonding", "key", "misses", "faults")
         return dict(zip(names, self._stakes.functions.nodeOf(self._key.address).call(), strict=True))
 
     def _is_offered(self, offer: Offer) -> bool:
@@ -236,9 +238,18 @@ class _Run:
         return tuple(prices) == offer.prices or self._last_announced(offer) == offer.prices
 
     def _last_announced(self, offer: Offer) -> tuple[int, int] | None:
-        wanted = {"key": self._key.address, "modelId": offer.model_id}
+        wanted = {"key": self._keys(), "modelId": offer.model_id}
         logs = self._stakes.events.PriceAnnounced.get_logs(from_block=self._from_block, argument_filters=wanted)
         return (logs[-1]["args"]["perPromptKiB"], logs[-1]["args"]["perThousandTokens"]) if logs else None
+
+    def _keys(self) -> list[str]:
+        """The keys that the node has had: a price is the node's, whichever of them it was announced under."""
+        rotations = self._stakes.events.KeyRotated.get_logs(from_block=self._from_block)
+        heirs = {log["args"]["oldKey"]: log["args"]["newKey"] for log in rotations}
+        keys = [self._stakes.functions.canonicalNodeOf(self._key.address).call()]
+        while keys[-1] in heirs:
+            keys.append(heirs[keys[-1]])
+        return keys
 
     def _registration(self) -> SignableMessage:
         domain = {

@@ -24,7 +24,15 @@ from headrace.core.types import Address, Hash32, Request
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / ".build" / "tests"
-CONTRACTS = ("StakeManager", "ScheduleLog", "ModelRegistry", "InferenceMarket")
+# In the order of their deployment, with their folders under contracts/.
+CONTRACTS = {
+    "StakeManager": "",
+    "ScheduleLog": "",
+    "ModelRegistry": "",
+    "InferenceMarket": "",
+    "Faults": "",
+    "AttestedKeyVerifier": "verifiers/",
+}
 MNEMONIC = "test test test test test test test test test test test junk"
 GWEI = 10**9
 ETHER = 10**18
@@ -136,7 +144,7 @@ def compiled(name: str) -> dict[str, Any]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         command = [
             *(ROOT / "node_modules/.bin/forge", "build"),
-            *(f"contracts/{each}.sol" for each in CONTRACTS),
+            *(f"contracts/{folder}{each}.sol" for each, folder in CONTRACTS.items()),
             *("--out", BUILD / "out", "--cache-path", BUILD / "cache"),
         ]
         done = subprocess.run(
@@ -172,11 +180,14 @@ def _anvil(*arguments: str) -> Iterator[str]:
 async def _deploy(chain: LocalChain) -> Deployment:
     """Deploy all and register one model, in one block."""
     owner = to_checksum_address(chain.accounts[0])
-    stakes = await _create(chain, "StakeManager", ETHER, ETHER, 259_200, 3_600)
+    faults = to_checksum_address(_created_address(chain.accounts[0], list(CONTRACTS).index("Faults")))
+    stakes = await _create(chain, "StakeManager", ETHER, ETHER, 259_200, 3_600, faults)
     log = await _create(chain, "ScheduleLog", stakes)
     await _create(chain, "ModelRegistry", owner)
-    terms = (2 * GWEI, 110_000, 15_000)
-    await _create(chain, "InferenceMarket", owner, stakes, log, terms, (10**16, 10, 86_400))
+    terms = (2 * GWEI, 110_000, 15_000, 15_000, 150_000)
+    market = await _create(chain, "InferenceMarket", owner, stakes, log, terms, (10**16, 10, 86_400))
+    await _create(chain, "Faults", stakes, log, market, (10**16, ETHER // 4, ETHER // 4))
+    await _create(chain, "AttestedKeyVerifier", owner)
     contracts = {}
     for nonce, name in enumerate(CONTRACTS):
         address = _created_address(chain.accounts[0], nonce)

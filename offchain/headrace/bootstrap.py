@@ -37,7 +37,7 @@ from headrace.core.types import ZERO_ADDRESS, Address, Price
 from headrace.node.attester import Attester
 from headrace.node.daemon import NodeDaemon
 from headrace.node.options import NodeOptions, OfferedModel
-from headrace.ports import Backend, ModelFacts
+from headrace.ports import Backend, ModelFacts, NodeFacts
 from headrace.services.aggregator import Aggregator
 from headrace.services.dispatcher import Dispatcher
 from headrace.services.gauges import Gauges
@@ -394,10 +394,12 @@ async def _node_options(settings: Settings, node: Address) -> NodeOptions:
     """The operator's settings, with what the chain says of the models.
 
     Raises:
-        ConfigurationError: the node is not registered. Later, when its stake is short, the link tells it so.
+        ConfigurationError: the node is not registered, or its key was rotated away and is paid no more. Later, when its
+            stake is short, the link tells it so.
     """
     async with open_chain(settings) as chain:
-        if (await chain.node_facts(node)).owner == ZERO_ADDRESS:
+        facts = await chain.node_facts(node)
+        if facts.owner == ZERO_ADDRESS:
             raise ConfigurationError(
                 f"{node} is not a registered node on chain {chain.chain_id}: its owner must run `ape run register_node`"
             )
@@ -440,6 +442,8 @@ def _backend(settings: NodeSettings) -> Backend:
         if settings.openai_url is None:
             raise ConfigurationError("the backend is openai, but HEADRACE_NODE__OPENAI_URL is not set")
         key = settings.openai_api_key.get_secret_value() if settings.openai_api_key else None
+        if facts.retired_at_s:
+            await _require_still_paid(chain, facts)
         return OpenAiBackend(settings.openai_url, {name: name for name in settings.models}, api_key=key)
     if len(settings.models) != 1:
         raise ConfigurationError(
@@ -448,3 +452,18 @@ def _backend(settings: NodeSettings) -> Backend:
     (name,) = settings.models
     path: Path | None = settings.model_files.get(name)
     return LlamaCppBackend(name, path, parallel=settings.max_in_flight)
+async def _require_still_paid(chain: Web3Chain, facts: NodeFacts) -> None:
+    """A key that was rotated away is there to deliver what it was assigned, and nothing else.
+
+    Raises:
+        ConfigurationError: the market pays it no more.
+    """
+    new_key = (await chain.node_stake(facts.key)).signing_key
+    if facts.payee == ZERO_ADDRESS:
+        raise ConfigurationError(
+            f"the key {facts.key} was rotated away and is paid no more: set HEADRACE_NODE__KEY__KEYSTORE to the "
+            f"keystore of {new_key}, which signs for the node now"
+        )
+    log.warning("key_rotated_away", node=facts.key, new_key=new_key, detail="it delivers, and is assigned nothing new")
+
+

@@ -25,6 +25,7 @@ from headrace.core.types import (
     Result,
     ResultRef,
     Pending,
+    Price,
     RoundRecord,
     Status,
 )
@@ -84,7 +85,7 @@ class NodeFacts:
     owner: Address
     stake_wei: int
     unbonding_wei: int
-    is_active: bool
+    is_active: bool  # enough of the stake stays, and the key was not rotated away
     payee: Address  # zero = has not joined the market
     joined_at_s: int
     settled_count: int  # of the payee
@@ -94,6 +95,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
+    retired_at_s: int = 0  # when another key took over from this one; 0 = it did not
     """A registered model."""
 
     model_id: Hash32
@@ -326,6 +328,130 @@ class Chain(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+# Stake, bonds and ownership
+
+
+@dataclass(frozen=True, slots=True)
+class StakeTerms:
+    """The stake manager's immutable numbers."""
+
+    min_stake_wei: int
+    min_bond_wei: int
+    unbond_delay_s: int
+    price_notice_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A key's place in a market."""
+
+    market: Address
+    payee: Address
+    joined_at_s: int
+    leaves_at_s: int  # 0 = it stays
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKey:
+    """A key that a node signs with, or did."""
+
+    address: Address
+    retired_at_s: int  # 0 = it signs now
+    memberships: tuple[Membership, ...]  # those that still count
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStake:
+    """A node as its owner sees it."""
+
+    keys: tuple[NodeKey, ...]  # all that it ever had, oldest first; the last signs now
+    owner: Address
+    stake_wei: int
+    unbonding_wei: int  # part of the stake
+    withdrawable_at_s: int  # when what is unbonding may be withdrawn
+    is_active: bool
+    misses: int
+    faults: int
+
+    @property
+    def signing_key(self) -> Address:
+        """The key that signs now."""
+        return self.keys[-1].address
+
+
+@dataclass(frozen=True, slots=True)
+class PostedPrice:
+    """What a node asks for a model, and will once the notice of a raise is over."""
+
+    offer: Offer
+    raised: Price | None  # announced, and not in effect yet
+    raised_at_s: int  # from when it holds; 0 = no raise is announced
+
+
+@dataclass(frozen=True, slots=True)
+class Bond:
+    """What stands behind a relayer."""
+
+    relayer: Address
+    bond_wei: int
+    registered_at_s: int  # 0 = it is not registered
+    withdrawable_at_s: int  # 0 = it is not unbonding
+    is_bonded: bool
+    faults: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Whose a contract is, and whose it is about to be."""
+
+    contract: str
+    address: Address
+    owner: Address  # zero = nobody's, for ever
+    pending_owner: Address  # zero = it is handed to nobody
+    acceptable_at_s: int  # from when the pending owner may accept
+
+
+class Holdings(Protocol):
+    """What owners of nodes, relayers and contracts look at and change. Raises ChainUnavailable when the chain does not
+    answer."""
+
+    async def stake_terms(self) -> StakeTerms:
+        """The stake manager's immutable numbers."""
+        ...
+
+    async def node_stake(self, key: Address) -> NodeStake:
+        """The node that a key is, or was, a key of.
+
+        Raises:
+            NotFound: it is of none.
+        """
+        ...
+
+    async def posted_prices(self, key: Address) -> list[PostedPrice]:
+        """What a node asks for each model that it offers."""
+        ...
+
+    async def bond(self, relayer: Address) -> Bond:
+        """What stands behind a relayer."""
+        ...
+
+    async def ownership(self, contract: str) -> Ownership:
+        """Whose a contract of the deployment is."""
+        ...
+
+    async def paused_until_s(self) -> int:
+        """Until when the market takes no new requests; 0 = it takes them."""
+        ...
+
+    def call(self, contract: str, function: str, *values: object, value_wei: int = 0) -> Call:
+        """A call of a function that changes something, by the ABI's names. Bytes are bytes.
+
+        Raises:
+            InvalidInput: a value is not of the function's type.
+        """
+        ...
+
+
 class StoredRequest:
     """A request as the relayer knows it."""
 

@@ -22,7 +22,7 @@ from headrace.core.scheduling import Policy
 
 PREFIX = "HEADRACE_"
 # Variables of the prefix that are not settings: the command line's, the keystore's and those of `scripts/`.
-NOT_SETTINGS = frozenset({"CONFIG", "DEBUG", "KEYSTORE_PASSWORD", "DEPLOYER_PRIVATE_KEY", "OWNER_PRIVATE_KEY"})
+NOT_SETTINGS = frozenset({"CONFIG", "DEBUG", "KEYSTORE_PASSWORD", "DEPLOYER_PRIVATE_KEY"})
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Wei = Annotated[int, Field(ge=0, lt=1 << 96)]
@@ -149,6 +149,12 @@ class Settings(BaseSettings):
 
     chain: ChainSettings = ChainSettings()
     relayer: RelayerSettings = RelayerSettings()
+class OwnerSettings(Section):
+    """Whose nodes, or contracts, are changed from the command line."""
+
+    key: KeySettings = KeySettings()
+
+
     node: NodeSettings = NodeSettings()
     attestation: AttestationSettings = AttestationSettings()
     requester: RequesterSettings = RequesterSettings()
@@ -168,6 +174,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+    owner: OwnerSettings = OwnerSettings()
         """The environment goes before the file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
@@ -175,6 +182,7 @@ class Settings(BaseSettings):
 def load_settings(config: Path | None = None) -> Settings:
     """Read the settings.
 
+    owner_private_key: SecretStr | None = None
     Args:
         config: a TOML file; without one, the file that HEADRACE_CONFIG names, or none.
 

@@ -31,6 +31,7 @@ from headrace.core.types import Hash32, Lane, Mode, Request
 from headrace.ports import Store
 from headrace.settings import Settings, load_settings
 from tests.api.world import REQUESTER_SIGNER, Relayer, make_relayer
+from tests.cli.ledger import Anvil, Ledger, anvil
 from tests.client.conftest import Waits
 from tests.fakes import make_request
 
@@ -160,6 +161,20 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture(scope="session")
+def running_anvil() -> Iterator[Anvil]:
+    with anvil() as running:
+        yield running
+
+
+@pytest.fixture
+def ledger(
+    running_anvil: Anvil, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Iterator[Ledger]:
+    with running_anvil.as_it_was():
+        yield Ledger(running_anvil, monkeypatch, capsys, tmp_path)
+
+
 @pytest.fixture
 def desk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
     with relayer_in_a_thread() as (relayer, url):
@@ -170,7 +185,7 @@ def desk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
         @contextlib.asynccontextmanager
         async def open_chain(_settings: Settings) -> AsyncIterator[OpenChain]:
-            yield OpenChain(relayer.chain, 0)
+            yield OpenChain(relayer.chain, 0, relayer.chain)
 
         @contextlib.asynccontextmanager
         async def open_store(_path: Path) -> AsyncIterator[Store]:
@@ -184,6 +199,8 @@ def desk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
                 open_signer=lambda _settings, _role: REQUESTER_SIGNER,
                 open_chain=open_chain,
                 open_store=open_store,
+                open_idle_store=headrace.cli.open_idle_store,
+                open_keystore=headrace.cli.open_keystore,
                 sleep=made.waits,
             )
 

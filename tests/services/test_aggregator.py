@@ -153,7 +153,8 @@ async def test_delivered__unknown_request__is_refused() -> None:
     [
         ({"owner": ZERO_ADDRESS}, "not a registered node"),
         ({"is_active": False}, "add stake"),
-        ({"payee": ZERO_ADDRESS}, "joinMarket"),
+        ({"payee": ZERO_ADDRESS}, "its owner must join it"),
+        ({"payee": ZERO_ADDRESS, "is_active": False, "retired_at_s": 5}, "the keystore of its new key"),
     ],
 )
 async def test_admit__not_fit_to_serve__says_what_to_do(changes: dict[str, object], message: str) -> None:
@@ -163,3 +164,10 @@ async def test_admit__not_fit_to_serve__says_what_to_do(changes: dict[str, objec
         world.chain.facts[key] = replace(world.chain.facts[key], **changes)
         with pytest.raises(NotAllowed, match=message):
             await world.aggregator.admit(key)
+
+
+async def test_admit__key_that_was_rotated_away_and_is_still_paid__may_deliver() -> None:
+    async with a_world() as world:
+        (key,) = world.link.nodes
+        world.chain.facts[key] = replace(world.chain.facts[key], is_active=False, retired_at_s=5)
+        await world.aggregator.admit(key)

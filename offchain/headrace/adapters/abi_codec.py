@@ -73,6 +73,12 @@ class EventDecoder:
         """The first topics of all events."""
         return {topic for _, topic in self._events}
 
+    def filter_of(self, contract: Address, name: str, **indexed: Sequence[str]) -> dict[str, Any]:
+        """What `eth_getLogs` finds a contract's events of a name by, any of the given values in each indexed field."""
+        event = next(each for (address, _), each in self._events.items() if (address, each.name) == (contract, name))
+        topics = [[_topic_of(value) for value in indexed[each]] if each in indexed else None for each in event.indexed]
+        return {"address": contract, "topics": [event.topic, *topics]}
+
     def decode(self, log: Mapping[str, Any]) -> ChainEvent | None:
         """Decode a log as JSON-RPC gives it. Simulated logs belong to no block."""
         address = log["address"].lower()
@@ -142,11 +148,21 @@ class _Event:
         self._data_names = [given["name"] for given in data]
         self._data = ValuesReader(data)
 
+    @property
+    def indexed(self) -> list[str]:
+        """The names of the indexed fields, in the order of their topics."""
+        return [name for name, _ in self._indexed]
+
     def args(self, topics: Sequence[str], data: str) -> dict[str, Any]:
         values = dict(zip(self._data_names, self._data.read(bytes.fromhex(data[2:])), strict=True))
         for (name, reader), topic in zip(self._indexed, topics[1:], strict=True):
             (values[name],) = reader.read(bytes.fromhex(topic[2:]))
         return {name: values[name] for name in self._names}
+
+
+def _topic_of(value: str) -> str:
+    """An address or a hash as a topic."""
+    return "0x" + value.removeprefix("0x").rjust(64, "0")
 
 
 def _entries(entries: Iterable[Mapping[str, Any]], kind: str) -> list[_Signature]:

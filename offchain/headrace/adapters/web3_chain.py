@@ -8,13 +8,13 @@ from eth_utils.crypto import keccak
 
 from headrace.adapters.deployment import load_deployment
 from headrace.adapters.json_rpc import connect_http
+from headrace.adapters.web3_holdings import HoldingsReader
 from headrace.adapters.web3_part import answered, hex_of
-from headrace.adapters.web3_reading import ChainReader
 from headrace.adapters.web3_sending import ChainSender
 from headrace.core.errors import ConfigurationError
 
 
-class Web3Chain(ChainReader, ChainSender):
+class Web3Chain(HoldingsReader, ChainSender):
     """A chain with Headrace's contracts on it."""
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median_low
 from typing import Any
 
@@ -126,9 +126,10 @@ class ChainReader(ChainPart):
 
     async def node_facts(self, key: Address) -> NodeFacts:
         at = hex((await self.head()).number)
-        (node,), (is_active,), (payee, joined_at_s) = await asyncio.gather(
+        (node,), (is_active,), (retired_at_s,), (payee, joined_at_s) = await asyncio.gather(
             self._read(self._stakes, self.stake_manager, "nodeOf", key, at=at),
             self._read(self._stakes, self.stake_manager, "isActive", key, at=at),
+            self._read(self._stakes, self.stake_manager, "retiredAt", key, at=at),
             self._read(self._stakes, self.stake_manager, "membershipOf", key, self.market, at=at),
         )
         settled_count = 0
@@ -139,12 +140,13 @@ class ChainReader(ChainPart):
             owner=node["owner"],
             stake_wei=node["stake"],
             unbonding_wei=node["unbonding"],
-            is_active=is_active,
+            is_active=is_active and retired_at_s == 0,
             payee=payee,
             joined_at_s=joined_at_s,
             settled_count=settled_count,
             misses=node["misses"],
             faults=node["faults"],
+            retired_at_s=retired_at_s,
         )
 
     async def offers(self, key: Address, model_ids: Sequence[Hash32]) -> list[Offer]:
@@ -198,16 +200,17 @@ class ChainReader(ChainPart):
     def _filter(self) -> dict[str, Any]:
         return {"address": list(self._events.addresses)}
 
-    async def _logs(self, from_block: int, to_block: int) -> list[Any]:
+    async def _logs(self, from_block: int, to_block: int, wanted: Mapping[str, Any] | None = None) -> list[Any]:
         """Logs of a range, in parts when the node refuses it whole."""
+        wanted = wanted or self._filter()
         span = {"fromBlock": hex(from_block), "toBlock": hex(to_block)}
         try:
-            return list(await self._rpc.call("eth_getLogs", {**span, **self._filter()}))
+            return list(await self._rpc.call("eth_getLogs", {**span, **wanted}))
         except RpcError as exc:
             if from_block >= to_block:
                 raise ChainUnavailable(f"{self._rpc.endpoint} answered eth_getLogs with: {exc.message}") from exc
         middle = (from_block + to_block) // 2
-        return [*await self._logs(from_block, middle), *await self._logs(middle + 1, to_block)]
+        return [*await self._logs(from_block, middle, wanted), *await self._logs(middle + 1, to_block, wanted)]
 
     async def _model(self, model_id: Hash32) -> ModelFacts:
         registry = self._deployment.address_of("ModelRegistry")

@@ -1,4 +1,4 @@
-"""The command line: `headrace relayer | node | key | request | credit | audit`.
+"""The command line: `headrace relayer | node | key | request | credit | stake | bond | owner | audit`.
 
 Errors are one red sentence on stderr: exit code 1, or 2 for a command that is typed wrongly. HEADRACE_DEBUG shows
 where they come from.
@@ -21,11 +21,22 @@ from rich.console import Console
 
 import headrace
 from headrace import wiring
-from headrace.cli import audits, changes, credit, requests, screens
+from headrace.cli import (
+    audits,
+    bond,
+    changes,
+    credit,
+    owner,
+    requests,
+    screens,
+    stake,
+    stake_keys,
+    stake_prices,
+)
 from headrace.cli.session import OpenChain, Session, session_of
-from headrace.core.errors import ChainUnavailable, ConfigurationError, HeadraceError, sentence
+from headrace.core.errors import ChainUnavailable, ConfigurationError, HeadraceError, Refused, sentence
 from headrace.logging import configure
-from headrace.ports import Store
+from headrace.ports import Signer, Store
 from headrace.settings import PREFIX, Settings, load_settings
 from headrace.wiring import Role
 
@@ -44,6 +55,12 @@ key_app = typer.Typer(help="Make and show keys.", no_args_is_help=True)
 app.add_typer(key_app, name="key")
 app.add_typer(requests.app, name="request")
 app.add_typer(credit.app, name="credit")
+app.add_typer(stake.app, name="stake")
+app.add_typer(bond.app, name="bond")
+app.add_typer(owner.app, name="owner")
+stake.app.command("prices")(stake_prices.set_prices)
+stake.app.command("withdraw-models")(stake_prices.withdraw_models)
+stake.app.command("rotate-key")(stake_keys.rotate_key)
 requests.app.command("cancel")(changes.cancel_request)
 requests.app.command("raise")(changes.raise_request)
 app.command("audit")(audits.audit_rounds)
@@ -76,6 +93,7 @@ def run(arguments: Sequence[str]) -> int:
         screens.show_error(_sentence(exc))
         return 1
     return 0
+    OWNER = "owner"
 
 
 def _show_version(is_asked: bool) -> None:
@@ -119,15 +137,11 @@ def new_key(
     ] = None,
 ) -> None:
     """Make a key in a new encrypted keystore and show its address."""
-    from headrace.adapters.keystore import PASSWORD_VARIABLE, create_keystore, read_password
+    from headrace.adapters.keystore import create_keystore
 
     if path.exists():
         raise ConfigurationError(f"the keystore {path} exists; it is not replaced: choose another name")
-    if password_file is None and PASSWORD_VARIABLE not in os.environ and sys.stdin.isatty():
-        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
-    else:
-        password = read_password(password_file, os.environ)
-    typer.echo(create_keystore(path, password).address)
+    typer.echo(create_keystore(path, _password(password_file, confirm=True)).address)
 
 
 @key_app.command("show")
@@ -160,7 +174,7 @@ def make_session(settings: Settings) -> Session:
 async def open_chain(settings: Settings) -> AsyncIterator[OpenChain]:
     """The chain of the settings, checked against its deployment."""
     async with wiring.open_chain(settings) as chain:
-        yield OpenChain(chain, chain.deployment.first_block)
+        yield OpenChain(chain, chain.deployment.first_block, chain)
 
 
 @contextlib.asynccontextmanager
@@ -174,9 +188,54 @@ async def open_store(path: Path) -> AsyncIterator[Store]:
         yield store
     finally:
         await store.close()
+        open_idle_store=open_idle_store,
+        open_keystore=open_keystore,
 
 
 def _serve(settings: Settings, entry: Callable[[Settings], Coroutine[Any, Any, None]]) -> None:
+@contextlib.asynccontextmanager
+async def open_idle_store(path: Path) -> AsyncIterator[Store | None]:
+    """A relayer's database that no relayer works with, kept so; None when there is no such file.
+
+    Raises:
+        Refused: a relayer works with it.
+    """
+    from headrace.adapters.file_lock import Held, alone_with
+
+    if not await asyncio.to_thread(path.exists):
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(alone_with(path))
+        except Held as exc:
+            raise Refused(f"a relayer (process {exc.pid}) works with {path}: stop it first") from None
+        async with open_store(path) as store:
+            yield store
+
+
+def open_keystore(path: Path, password_file: Path | None) -> Signer:
+    """The key in a keystore, which is made when there is no such file.
+
+    Raises:
+        ConfigurationError: it cannot be opened or made; the message says why.
+    """
+    from headrace.adapters import keystore
+
+    if not path.exists():
+        return keystore.create_keystore(path, _password(password_file, confirm=True))
+    return keystore.open_keystore(path, _password(password_file, confirm=False))
+
+
+def _password(password_file: Path | None, *, confirm: bool) -> str:
+    """A keystore's password, from a file, the environment, or whoever sits at the terminal."""
+    from headrace.adapters.keystore import PASSWORD_VARIABLE, read_password
+
+    if password_file is None and PASSWORD_VARIABLE not in os.environ and sys.stdin.isatty():
+        return str(typer.prompt("Password", hide_input=True, confirmation_prompt=confirm))
+    return read_password(password_file, os.environ)
+
+
     """Run a service until it ends or is told to by a signal; then let it drain. A second signal does not wait."""
     configure(settings.log.level, settings.log.style)
     # Stores hold prompts and answers: they are their operator's only.

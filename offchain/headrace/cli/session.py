@@ -14,7 +14,7 @@ from rich.console import Console
 from headrace.client import ChainSender, HeadraceClient
 from headrace.core.errors import Refused
 from headrace.core.types import Hash32
-from headrace.ports import Chain, Clock, Receipt, Signer, Store
+from headrace.ports import Chain, Clock, Holdings, Receipt, Signer, Store
 from headrace.settings import Settings
 from headrace.wiring import Role
 
@@ -23,10 +23,11 @@ RECEIPT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class OpenChain:
-    """A chain that answers, and the block of its deployment."""
+    """A chain that answers, the block of its deployment, and what people hold on it."""
 
     chain: Chain
     first_block: int
+    holdings: Holdings
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Session:
     open_signer: Callable[[Settings, Role], Signer]
     open_chain: Callable[[Settings], AbstractAsyncContextManager[OpenChain]]
     open_store: Callable[[Path], AbstractAsyncContextManager[Store]]
+    open_idle_store: Callable[[Path], AbstractAsyncContextManager[Store | None]]  # None: there is none
+    open_keystore: Callable[[Path, Path | None], Signer]  # a file that is missing is made, with a new key
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     def signer(self, role: Role) -> Signer:

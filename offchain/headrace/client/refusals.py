@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from headrace.client.owners_refusals import OWNERS_WORDS
 from headrace.core.types import Status
 
 _ERROR = re.compile(r"(\w+)\((.*)\)")
-_TIMES = frozenset({"deadline", "earliest", "latest", "blockTimestamp", "validUntil"})
+_TIMES = frozenset({"deadline", "earliest", "latest", "blockTimestamp", "validUntil", "withdrawableAt", "acceptableAt"})
 
 # By the error's name, with its fields as contracts/interfaces/IInferenceMarket.sol names them.
 WORDS: Mapping[str, str] = {
@@ -42,11 +43,12 @@ WORDS: Mapping[str, str] = {
 def in_words(error: str) -> str:
     """A decoded custom error as a clause; one that has no words, or is none, as it is."""
     match = _ERROR.fullmatch(error)
-    if match is None or match[1] not in WORDS:
+    words = None if match is None else WORDS.get(match[1]) or OWNERS_WORDS.get(match[1])
+    if match is None or words is None:
         return f"the transaction would fail: {error}"
     given = dict(pair.partition("=")[::2] for pair in match[2].split(", ") if pair)
     try:
-        return WORDS[match[1]].format_map({name: _shown(name, value) for name, value in given.items()})
+        return words.format_map({name: _shown(name, value) for name, value in given.items()})
     except (KeyError, ValueError):
         return f"the transaction would fail: {error}"
 

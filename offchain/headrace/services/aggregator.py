@@ -43,7 +43,8 @@ class Aggregator:
         self._domain = typed_data.Domain(chain.chain_id, chain.market)
 
     async def admit(self, node: Address) -> None:
-        """Admit nodes that are registered, staked and in the market.
+        """Admit nodes that are registered, staked and in the market. One whose key was rotated away may still deliver
+        what it was assigned, for as long as the market pays the key.
 
         Raises:
             NotAllowed: the node is not; the message says what its owner must do.
@@ -53,10 +54,14 @@ class Aggregator:
             raise NotAllowed(
                 f"{node} is not a registered node; its owner must register it with `ape run register_node`"
             )
-        if not facts.is_active:
+        if facts.retired_at_s and facts.payee == ZERO_ADDRESS:
+            raise NotAllowed(
+                f"the key {node} was rotated away and is paid no more; start the node with the keystore of its new key"
+            )
+        if not facts.is_active and not facts.retired_at_s:
             raise NotAllowed(f"the stake of {node} that is not unbonding is too small; its owner must add stake")
         if facts.payee == ZERO_ADDRESS:
-            raise NotAllowed(f"{node} has not joined the market {self._chain.market}; its owner must call joinMarket")
+            raise NotAllowed(f"{node} has not joined the market {self._chain.market}; its owner must join it")
         log.info("node_admitted", node=node)
 
     async def delivered(self, delivery: Delivery) -> None:
