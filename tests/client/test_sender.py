@@ -37,7 +37,7 @@ async def test_send__well__is_signed_with_headroom_and_included() -> None:
     fields = TypedTransaction.from_bytes(HexBytes(chain.sent[0])).as_dict()
     assert fields["chainId"] == 31337
     assert (fields["nonce"], fields["value"], bytes(fields["data"])) == (0, 5, b"\x01\x02")
-    assert (fields["gas"], fields["maxFeePerGas"]) == (120_000, 3 * GWEI)
+    assert (fields["gas"], fields["maxFeePerGas"]) == (150_000, 3 * GWEI)
     chain.mine()
     receipt = await sender.wait(transaction_hash, 1)
     assert receipt is not None
@@ -96,7 +96,7 @@ async def test_send__refused_for_another_reason__is_told_as_it_is() -> None:
 async def test_send__cannot_pay__says_how_much_is_needed() -> None:
     chain = Chain()
     chain.balances[SIGNER.address] = 7
-    with pytest.raises(Refused, match=f"has 7 wei and needs up to {5 + 120_000 * 3 * GWEI}"):
+    with pytest.raises(Refused, match=f"has 7 wei and needs up to {5 + 150_000 * 3 * GWEI}"):
         await ChainSender(chain, SIGNER, sleep=no_sleep).send(CALL)
     assert chain.sent == []
 
