@@ -209,7 +209,7 @@ def test_names_in_the_glossary_are_those_of_the_code(heading: str, values: type[
     ("heading", "values", "source"),
     [
         ("Reason", Reason, "offchain/headrace/core/scheduling.py"),
-        ("Item status", ItemStatus, "contracts/InferenceMarket.sol"),
+        ("Item status", ItemStatus, "contracts/market/Results.sol"),
     ],
 )
 def test_what_nothing_gives_yet_is_marked(heading: str, values: type[IntEnum], source: str) -> None:
@@ -232,7 +232,9 @@ def test_the_readmes_numbers_are_those_of_the_deployment(chain_id: int) -> None:
     assert terms.unbond_delay_s == 3 * 86_400
 
 
-@pytest.mark.parametrize("contract", ["InferenceMarket", "ModelRegistry", "ScheduleLog", "StakeManager"])
+@pytest.mark.parametrize(
+    "contract", ["AttestedKeyVerifier", "InferenceMarket", "ModelRegistry", "ScheduleLog", "StakeManager"]
+)
 def test_contracts__each_function_that_changes_something__is_explained(contract: str) -> None:
     abi = json.loads((ROOT / f"offchain/headrace/adapters/abi/{contract}.json").read_text("utf-8"))["abi"]
     changing = {
