@@ -29,6 +29,8 @@ COUNTERS: Final = {
     "headrace_simulations_failed_total": _Kind("Batches whose simulation failed as a whole."),
     "headrace_items_left_out_total": _Kind("Items that a simulation would not have paid.", ("status",)),
     "headrace_expired_total": _Kind("Requests that this relayer asked the market to expire."),
+    "headrace_faults_found_total": _Kind("Faults that the watcher found.", ("fault",)),
+    "headrace_faults_proven_total": _Kind("Found faults that are proven on the chain.", ("fault",)),
     "headrace_reorgs_total": _Kind("Reorgs that were rewound."),
     "headrace_blocks_indexed_total": _Kind("Blocks indexed."),
     "headrace_events_indexed_total": _Kind("Events indexed."),

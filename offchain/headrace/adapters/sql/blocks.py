@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.adapters.sql.book import RequestBook
 from headrace.adapters.sql.database import chunks
+from headrace.adapters.sql.faults import step_back
 from headrace.adapters.sql.intents import reopen_above, reopen_unseen
 from headrace.adapters.sql.life import REQUEST_EVENTS, fold, reconcile
 from headrace.adapters.sql.part import StorePart
@@ -73,6 +74,7 @@ class BlockStore(StorePart):
                 .values(state="closed", recorded_block=0, transaction_hash=ZERO_HASH)
             )
             await reopen_above(connection, book, number)
+            await step_back(connection, number)
             await book.flush()
         return touched
 
