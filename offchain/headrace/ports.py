@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headrace.core.events import BlockRef, ChainEvent
+from headrace.core.faults import Fault, FaultTerms, FoundFault, SignedAccept, SignedAssignment
 from headrace.core.lifecycle import Cause, RequestState
 from headrace.core.scheduling import Anchor, CyclePlan, Offer
+from headrace.core.submissions import Submission
 from headrace.core.tasks import Accept, Delivery, LinkedNode, Refusal, Task
 from headrace.core.types import (
+    ZERO_ADDRESS,
+    ZERO_HASH,
     Address,
     Assignment,
     Decision,
@@ -751,6 +755,14 @@ class Store(Protocol):
         ...
 
     # Intents (the settler)
+    async def note_results(self, noted: Sequence[NotedResult]) -> None:
+        """Keep results that nodes signed, as evidence: of a node and a request the first two that differ."""
+        ...
+
+    async def assignments_of_round(self, round_: int) -> list[StoredAssignment]:
+        """All assignments that were made in a round, by request."""
+        ...
+
     async def add_intent(
         self, kind: str, key: str, detail: Mapping[str, Any], call: Call, gas_limit: int, chain_nonce: int, at_ms: int
     ) -> StoredIntent:
@@ -789,6 +801,135 @@ class NodeLink(Protocol):
     def linked(self) -> Sequence[LinkedNode]:
         """All nodes that are linked and have sent a heartbeat, by key."""
         ...
+# Faults
+
+
+@dataclass(frozen=True, slots=True)
+class NotedResult:
+    """A result that a node signed. Without a signature, it is in the calldata of the transaction."""
+
+    node: Address
+    result: Result
+    signature: bytes
+    transaction_hash: Hash32 = ZERO_HASH
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFault:
+    """A fault with the call that proves it. `culprit` is a node's signing key, or a relayer."""
+
+    fault: Fault
+    culprit: Address
+    request_id: Hash32
+    round: int
+    call: Call
+    state: str  # found, sent, proven, refused
+    detail: str  # what became of the last try
+    transaction_hash: Hash32  # of the last try, if there was one
+    found_at_ms: int
+    tried_at_ms: int
+
+
+class WatchStore(Store, Protocol):
+    """What a watcher keeps and reads beside what a relayer does: a relayer's own store, or one of its own."""
+
+    async def noted_results(self, request_id: Hash32) -> list[NotedResult]:
+        """Results of a request that nodes signed: those delivered here and those that were noted."""
+        ...
+
+    async def noted_in_round(self, round_: int) -> list[Hash32]:
+        """Requests with a noted result that names a round."""
+        ...
+
+    async def equivocated(self, after: int) -> tuple[list[Hash32], int]:
+        """Requests of which a node signed two results, of what was noted after a place; and the place to go on from."""
+        ...
+
+    async def events_between(self, from_block: int, to_block: int, names: Collection[str]) -> list[ChainEvent]:
+        """Stored events of these names in a closed range of blocks, in order."""
+        ...
+
+    async def events_of(self, request_id: Hash32) -> list[ChainEvent]:
+        """Stored events of a request, in order."""
+        ...
+
+    async def keep_leaves(self, round_: int, decisions: Sequence[Decision]) -> None:
+        """Keep the leaves of a recorded round of another's, in place of what was kept before."""
+        ...
+
+    async def rounds_assigning(self, request_id: Hash32) -> list[int]:
+        """Rounds whose leaves assign a request, in order."""
+        ...
+
+    async def rounds_without_leaves(self, limit: int) -> list[StoredRound]:
+        """Recorded rounds whose leaves are not kept, oldest first."""
+        ...
+
+    async def add_fault(self, fault: StoredFault) -> bool:
+        """Keep a fault that was found. False when it is known; one whose proof was refused is taken up again."""
+        ...
+
+    async def faults(self, states: Sequence[str] | None, limit: int) -> list[StoredFault]:
+        """Faults in these states, or all: those first that were not tried for longest."""
+        ...
+
+    async def set_fault(self, fault: StoredFault) -> None:
+        """Write down what became of a fault."""
+        ...
+
+    async def watched_up_to(self) -> int:
+        """The last block whose events were looked at, -1 = none. A reorg takes it back."""
+        ...
+
+    async def set_watched_up_to(self, block_number: int) -> None:
+        """Write down how far the events were looked at."""
+        ...
+
+
+class FaultChain(Chain, Protocol):
+    """What a watcher asks the chain beside what a relayer does."""
+
+    async def fault_terms(self) -> FaultTerms:
+        """The faults contract's immutable numbers."""
+        ...
+
+    async def held_wei(self, fault: Fault, culprit: Address) -> int:
+        """The stake or bond that a culprit has left, unbonding or not."""
+        ...
+
+    async def is_proven(self, fault: Fault, culprit: Address, request_id: Hash32, at_block: int) -> bool:
+        """Whether a fault was proven as of a block, by whichever key of the node."""
+        ...
+
+    async def submitted(self, transaction_hash: Hash32) -> Submission | None:
+        """What a transaction settles; None when it is gone, or does not call the market itself."""
+        ...
+
+    def prove_call(self, found: FoundFault) -> Call:
+        """The call of the faults contract that proves a fault."""
+        ...
+
+
+class RoundWords(Protocol):
+    """Where the leaves of a relayer's rounds and the accepts of its nodes are had from."""
+
+    async def leaves(self, round_: int, count: int) -> list[Decision] | None:
+        """A recorded round's leaves in their order, or None when they cannot be had. `count` bounds them."""
+        ...
+
+    async def accepts(self, round_: int) -> list[SignedAccept] | None:
+        """The accepts of a recorded round, unchecked, or None when they cannot be had."""
+        ...
+
+
+class AssignmentJournal(Protocol):
+    """Where a node's signed assignments are had from."""
+
+    async def assignments(self, since_ms: int) -> list[SignedAssignment]:
+        """Those that came at this time or later."""
+        ...
+
+
 
     async def dispatch(self, task: Task, timeout_s: float) -> Accept | Refusal:
         """Send a task and wait for the node's word.

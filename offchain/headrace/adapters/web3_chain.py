@@ -8,13 +8,15 @@ from eth_utils.crypto import keccak
 
 from headrace.adapters.deployment import load_deployment
 from headrace.adapters.json_rpc import connect_http
+from headrace.adapters.web3_faults import FaultsReader
 from headrace.adapters.web3_holdings import HoldingsReader
 from headrace.adapters.web3_part import answered, hex_of
 from headrace.adapters.web3_sending import ChainSender
+from headrace.adapters.web3_verifying import VerifierReader
 from headrace.core.errors import ConfigurationError
 
 
-class Web3Chain(HoldingsReader, ChainSender):
+class Web3Chain(HoldingsReader, ChainSender, VerifierReader, FaultsReader):
     """A chain with Headrace's contracts on it."""
 
     @classmethod
