@@ -403,6 +403,8 @@ async def _node_options(settings: Settings, node: Address) -> NodeOptions:
             raise ConfigurationError(
                 f"{node} is not a registered node on chain {chain.chain_id}: its owner must run `ape run register_node`"
             )
+        if facts.retired_at_s:
+            await _require_still_paid(chain, facts)
         registered = {model.name: model for model in await chain.models()}
         models = [_registered(name, registered) for name in settings.node.models]
         offers = await chain.offers(node, [model.model_id for model in models])
@@ -416,6 +418,21 @@ async def _node_options(settings: Settings, node: Address) -> NodeOptions:
             region=settings.node.region,
             relayer=settings.node.relayer,
         )
+
+
+async def _require_still_paid(chain: Web3Chain, facts: NodeFacts) -> None:
+    """A key that was rotated away is there to deliver what it was assigned, and nothing else.
+
+    Raises:
+        ConfigurationError: the market pays it no more.
+    """
+    new_key = (await chain.node_stake(facts.key)).signing_key
+    if facts.payee == ZERO_ADDRESS:
+        raise ConfigurationError(
+            f"the key {facts.key} was rotated away and is paid no more: set HEADRACE_NODE__KEY__KEYSTORE to the "
+            f"keystore of {new_key}, which signs for the node now"
+        )
+    log.warning("key_rotated_away", node=facts.key, new_key=new_key, detail="it delivers, and is assigned nothing new")
 
 
 def _registered(name: str, registered: dict[str, ModelFacts]) -> ModelFacts:
@@ -442,8 +459,6 @@ def _backend(settings: NodeSettings) -> Backend:
         if settings.openai_url is None:
             raise ConfigurationError("the backend is openai, but HEADRACE_NODE__OPENAI_URL is not set")
         key = settings.openai_api_key.get_secret_value() if settings.openai_api_key else None
-        if facts.retired_at_s:
-            await _require_still_paid(chain, facts)
         return OpenAiBackend(settings.openai_url, {name: name for name in settings.models}, api_key=key)
     if len(settings.models) != 1:
         raise ConfigurationError(
@@ -452,18 +467,3 @@ def _backend(settings: NodeSettings) -> Backend:
     (name,) = settings.models
     path: Path | None = settings.model_files.get(name)
     return LlamaCppBackend(name, path, parallel=settings.max_in_flight)
-async def _require_still_paid(chain: Web3Chain, facts: NodeFacts) -> None:
-    """A key that was rotated away is there to deliver what it was assigned, and nothing else.
-
-    Raises:
-        ConfigurationError: the market pays it no more.
-    """
-    new_key = (await chain.node_stake(facts.key)).signing_key
-    if facts.payee == ZERO_ADDRESS:
-        raise ConfigurationError(
-            f"the key {facts.key} was rotated away and is paid no more: set HEADRACE_NODE__KEY__KEYSTORE to the "
-            f"keystore of {new_key}, which signs for the node now"
-        )
-    log.warning("key_rotated_away", node=facts.key, new_key=new_key, detail="it delivers, and is assigned nothing new")
-
-

@@ -25,11 +25,11 @@ from headrace.core.types import (
     GasQuote,
     Hash32,
     MarketTerms,
+    Pending,
+    Price,
     Request,
     Result,
     ResultRef,
-    Pending,
-    Price,
     RoundRecord,
     Status,
 )
@@ -95,11 +95,11 @@ class NodeFacts:
     settled_count: int  # of the payee
     misses: int
     faults: int
+    retired_at_s: int = 0  # when another key took over from this one; 0 = it did not
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    retired_at_s: int = 0  # when another key took over from this one; 0 = it did not
     """A registered model."""
 
     model_id: Hash32
@@ -234,11 +234,6 @@ class Chain(Protocol):
         """Status of each, in order."""
         ...
 
-    async def verify_result(self, request_id: Hash32, ref: ResultRef, payload: bytes) -> bool:
-        """Whether the market settled the request with this result and, unless `payload` is empty, with these bytes."""
-        ...
-
-    async def is_verified(self, request: Request, node: Address, result_hash: Hash32, proof: bytes) -> bool:
     async def pending(self, request_ids: Sequence[Hash32]) -> list[Pending | None]:
         """What the market keeps of each that is pending, in order; None for the others."""
         ...
@@ -247,6 +242,11 @@ class Chain(Protocol):
         """Gas that the market pays for a whole `submitAssigned`."""
         ...
 
+    async def verify_result(self, request_id: Hash32, ref: ResultRef, payload: bytes) -> bool:
+        """Whether the market settled the request with this result and, unless `payload` is empty, with these bytes."""
+        ...
+
+    async def is_verified(self, request: Request, node: Address, result_hash: Hash32, proof: bytes) -> bool:
         """Whether the request's verifier takes a proof of a node's result, asked as the market would ask it now."""
         ...
 
@@ -291,11 +291,6 @@ class Chain(Protocol):
         """`submitResults`."""
         ...
 
-    def expire_call(self, requests: Sequence[Request]) -> Call:
-        """`expire`."""
-        ...
-
-    # Sending
     def submit_results_for_call(
         self, relayer: Address, sets: Sequence[ResultSetCall], valid_until_s: int, signature: bytes
     ) -> Call:
@@ -306,6 +301,11 @@ class Chain(Protocol):
         """`submitAssigned`, with the relayer's signature of the assignment and a set of its one result."""
         ...
 
+    def expire_call(self, requests: Sequence[Request]) -> Call:
+        """`expire`."""
+        ...
+
+    # Sending
     async def simulate(self, sender: Address, calls: Sequence[Call]) -> list[CallOutcome]:
         """Run calls one after the other on top of the last block (eth_simulateV1)."""
         ...
@@ -328,10 +328,6 @@ class Chain(Protocol):
         ...
 
 
-# Store
-
-
-@dataclass(frozen=True, slots=True)
 # Stake, bonds and ownership
 
 
@@ -456,6 +452,10 @@ class Holdings(Protocol):
         ...
 
 
+# Store
+
+
+@dataclass(frozen=True, slots=True)
 class StoredRequest:
     """A request as the relayer knows it."""
 
@@ -561,6 +561,7 @@ class StoredIntent:
     attempts: tuple[StoredAttempt, ...]
     block_number: int
     created_at_ms: int
+    sender: Address = ZERO_ADDRESS  # whose nonce it is
 
 
 class Store(Protocol):
@@ -754,7 +755,6 @@ class Store(Protocol):
         """Requests whose prompt or result it is."""
         ...
 
-    # Intents (the settler)
     async def note_results(self, noted: Sequence[NotedResult]) -> None:
         """Keep results that nodes signed, as evidence: of a node and a request the first two that differ."""
         ...
@@ -763,10 +763,19 @@ class Store(Protocol):
         """All assignments that were made in a round, by request."""
         ...
 
+    # Intents (the settler)
     async def add_intent(
-        self, kind: str, key: str, detail: Mapping[str, Any], call: Call, gas_limit: int, chain_nonce: int, at_ms: int
+        self,
+        kind: str,
+        key: str,
+        detail: Mapping[str, Any],
+        call: Call,
+        gas_limit: int,
+        chain_nonce: int,
+        at_ms: int,
+        sender: Address = ZERO_ADDRESS,
     ) -> StoredIntent:
-        """Store an intent under the next nonce, max(`chain_nonce`, highest not dropped + 1), and, for
+        """Store an intent under its sender's next nonce, max(`chain_nonce`, highest not dropped + 1), and, for
         `submit_results`, move its requests to settling. An open intent with the same key is returned as it is."""
         ...
 
@@ -792,15 +801,6 @@ class Store(Protocol):
         ...
 
 
-# Nodes
-
-
-class NodeLink(Protocol):
-    """The relayer's end of the links that nodes opened."""
-
-    def linked(self) -> Sequence[LinkedNode]:
-        """All nodes that are linked and have sent a heartbeat, by key."""
-        ...
 # Faults
 
 
@@ -930,6 +930,15 @@ class AssignmentJournal(Protocol):
         ...
 
 
+# Nodes
+
+
+class NodeLink(Protocol):
+    """The relayer's end of the links that nodes opened."""
+
+    def linked(self) -> Sequence[LinkedNode]:
+        """All nodes that are linked and have sent a heartbeat, by key."""
+        ...
 
     async def dispatch(self, task: Task, timeout_s: float) -> Accept | Refusal:
         """Send a task and wait for the node's word.

@@ -133,6 +133,12 @@ class RequesterSettings(Section):
     api_url: HttpUrl = "http://127.0.0.1:8480"
 
 
+class OwnerSettings(Section):
+    """Whose nodes, or contracts, are changed from the command line."""
+
+    key: KeySettings = KeySettings()
+
+
 class LogSettings(Section):
     """How it logs."""
 
@@ -149,21 +155,17 @@ class Settings(BaseSettings):
 
     chain: ChainSettings = ChainSettings()
     relayer: RelayerSettings = RelayerSettings()
-class OwnerSettings(Section):
-    """Whose nodes, or contracts, are changed from the command line."""
-
-    key: KeySettings = KeySettings()
-
-
     node: NodeSettings = NodeSettings()
     attestation: AttestationSettings = AttestationSettings()
     requester: RequesterSettings = RequesterSettings()
+    owner: OwnerSettings = OwnerSettings()
     log: LogSettings = LogSettings()
     relayer_private_key: SecretStr | None = None
     node_private_key: SecretStr | None = None
     node_payer_private_key: SecretStr | None = None
     attestation_private_key: SecretStr | None = None
     requester_private_key: SecretStr | None = None
+    owner_private_key: SecretStr | None = None
 
     @classmethod
     def settings_customise_sources(
@@ -174,7 +176,6 @@ class OwnerSettings(Section):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-    owner: OwnerSettings = OwnerSettings()
         """The environment goes before the file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
@@ -182,7 +183,6 @@ class OwnerSettings(Section):
 def load_settings(config: Path | None = None) -> Settings:
     """Read the settings.
 
-    owner_private_key: SecretStr | None = None
     Args:
         config: a TOML file; without one, the file that HEADRACE_CONFIG names, or none.
 

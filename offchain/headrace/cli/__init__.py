@@ -72,6 +72,7 @@ class KeyRole(StrEnum):
     RELAYER = "relayer"
     NODE = "node"
     REQUESTER = "requester"
+    OWNER = "owner"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -93,7 +94,6 @@ def run(arguments: Sequence[str]) -> int:
         screens.show_error(_sentence(exc))
         return 1
     return 0
-    OWNER = "owner"
 
 
 def _show_version(is_asked: bool) -> None:
@@ -167,32 +167,11 @@ def make_session(settings: Settings) -> Session:
         open_signer=wiring.open_signer,
         open_chain=open_chain,
         open_store=open_store,
+        open_idle_store=open_idle_store,
+        open_keystore=open_keystore,
     )
 
 
-@contextlib.asynccontextmanager
-async def open_chain(settings: Settings) -> AsyncIterator[OpenChain]:
-    """The chain of the settings, checked against its deployment."""
-    async with wiring.open_chain(settings) as chain:
-        yield OpenChain(chain, chain.deployment.first_block, chain)
-
-
-@contextlib.asynccontextmanager
-async def open_store(path: Path) -> AsyncIterator[Store]:
-    """A relayer's database."""
-    from headrace.adapters.clock import SystemClock
-    from headrace.adapters.sql.store import SqlStore
-
-    store = await SqlStore.open(f"sqlite+aiosqlite:///{path}", SystemClock())
-    try:
-        yield store
-    finally:
-        await store.close()
-        open_idle_store=open_idle_store,
-        open_keystore=open_keystore,
-
-
-def _serve(settings: Settings, entry: Callable[[Settings], Coroutine[Any, Any, None]]) -> None:
 @contextlib.asynccontextmanager
 async def open_idle_store(path: Path) -> AsyncIterator[Store | None]:
     """A relayer's database that no relayer works with, kept so; None when there is no such file.
@@ -236,6 +215,27 @@ def _password(password_file: Path | None, *, confirm: bool) -> str:
     return read_password(password_file, os.environ)
 
 
+@contextlib.asynccontextmanager
+async def open_chain(settings: Settings) -> AsyncIterator[OpenChain]:
+    """The chain of the settings, checked against its deployment."""
+    async with wiring.open_chain(settings) as chain:
+        yield OpenChain(chain, chain.deployment.first_block, chain)
+
+
+@contextlib.asynccontextmanager
+async def open_store(path: Path) -> AsyncIterator[Store]:
+    """A relayer's database."""
+    from headrace.adapters.clock import SystemClock
+    from headrace.adapters.sql.store import SqlStore
+
+    store = await SqlStore.open(f"sqlite+aiosqlite:///{path}", SystemClock())
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def _serve(settings: Settings, entry: Callable[[Settings], Coroutine[Any, Any, None]]) -> None:
     """Run a service until it ends or is told to by a signal; then let it drain. A second signal does not wait."""
     configure(settings.log.level, settings.log.style)
     # Stores hold prompts and answers: they are their operator's only.

@@ -138,12 +138,12 @@ class ChainSender:
     async def _require_funds(self, call: Call, needed_wei: int) -> None:
         balance_wei = await self._chain.balance_wei(self.address)
         if balance_wei < needed_wei:
+            less = ", or lower --max-reward or --gas-budget" if call.to == self._chain.market and call.value_wei else ""
             raise Refused(
                 f"the account {self.address} has {balance_wei} wei and needs up to {needed_wei} for what it sends and "
                 f"for gas: send it some{less}"
             )
 
-            less = ", or lower --max-reward or --gas-budget" if call.to == self._chain.market and call.value_wei else ""
 
 def _is_nonce_taken(refusal: Refused) -> bool:
     return any(words in str(refusal).lower() for words in _NONCE_TAKEN)
