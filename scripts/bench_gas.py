@@ -38,8 +38,10 @@ def cli(update: bool) -> None:
         table.add_column(heading, justify="right")
     for name, row in rows.items():
         table.add_row(name, f"{row.gas_per_item:,}", f"{row.target:,}", "yes" if row.ok else "[red]no")
-    Console().print(table)
-    Console().print(_beside_peers(rows))
+    screen = Console()
+    screen.print(table)
+    # A file has no width of its own.
+    screen.print(_beside_peers(rows), width=None if screen.is_terminal else 160)
     results = [
         {"measure": name, "value": row.gas_per_item, "unit": "gas", "target": row.target, "ok": row.ok}
         for name, row in rows.items()
@@ -62,5 +64,5 @@ def _beside_peers(rows: dict[str, Row]) -> Table:
         ratio = f"{peer['gas'] / here:.1f}x"
         said = f"{peer['payload']}; {peer['guarantees']}"
         table.add_row(peer["row"], peer["system"], f"{peer['gas']:,}", f"{here:,}", ratio, said)
-    table.caption = "Here: escrow and status stored, node and relayer paid, decision recorded; hash of the answer only, unless said."
+    table.caption = "Here: escrow and status stored, node and relayer paid, decisions recorded; by hash unless said."
     return table

@@ -25,7 +25,7 @@ contract Puppet {
     bool public isReadOnly; // in a static call nothing can be noted down
     uint256 public calls;
     uint256 public gasGiven;
-    bytes public lastData;
+    bytes32 public lastHash; // of what it was called with
     Step[] private _steps;
     bool[] private _worked;
     bytes[] private _answers;
@@ -78,7 +78,7 @@ contract Puppet {
         if (!isReadOnly) {
             gasGiven = gasleft();
             calls += 1;
-            lastData = msg.data;
+            lastHash = keccak256(msg.data);
             _takeSteps();
         }
         Ending how = ending;
