@@ -177,9 +177,9 @@ class Stack:
         self._spawn("anvil", [*command, "--mnemonic", MNEMONIC, "--accounts", "20"], {})
         self._await("anvil", lambda: bool(self.rpc("eth_chainId")))
 
-    def start_relayer(self) -> None:
-        """Start the relayer and wait until it is ready."""
-        self._spawn("relayer", ["headrace", "relayer"], self.relayer_environment())
+    def start_relayer(self, changes: Mapping[str, str] | None = None) -> None:
+        """Start the relayer, with some settings changed, and wait until it is ready."""
+        self._spawn("relayer", ["headrace", "relayer"], {**self.relayer_environment(), **(changes or {})})
         self._await("relayer", lambda: self.get("/readyz") is not None)
 
     def start_node(self, number: int) -> None:
@@ -329,7 +329,7 @@ class Stack:
             for part in self.parts.values():
                 part.require_alive()
             if time.monotonic() > deadline:
-                log = self.parts[name].log
+                log = self.folder / "logs" / f"{name}.log"
                 raise StackError(f"{name} was not ready after {timeout_s:.0f} s:\n{tail(log)}")
             time.sleep(0.1)
 

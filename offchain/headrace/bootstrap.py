@@ -37,6 +37,7 @@ from headrace.core.types import ZERO_ADDRESS, Address, Price
 from headrace.node.attester import Attester
 from headrace.node.daemon import NodeDaemon
 from headrace.node.options import NodeOptions, OfferedModel
+from headrace.node.self_settler import SelfSettler
 from headrace.ports import Backend, ModelFacts, NodeFacts
 from headrace.services.aggregator import Aggregator
 from headrace.services.dispatcher import Dispatcher
@@ -48,11 +49,10 @@ from headrace.services.sender import Sender
 from headrace.services.settler import Settler
 from headrace.services.wake import Wake
 from headrace.settings import NodeSettings, Settings
-from headrace.wiring import open_chain, open_signer
+from headrace.wiring import open_chain, open_payer, open_signer, open_submitter
 
 log = structlog.get_logger(__name__)
 
-MAX_FEE_CEILING_WEI = 10_000 * 10**9
 DRAIN_TIMEOUT_S = 10.0
 _DRAIN_POLL_S = 0.1
 _PRICES_EVERY_S = 30.0
@@ -83,20 +83,21 @@ async def run_relayer(settings: Settings) -> None:
         ConfigurationError: a key, a bond, a balance, a port or the deployment is missing or wrong.
         ChainUnavailable: the chain does not answer at the start.
     """
-    signer = open_signer(settings, "relayer")
+    signer, submitter = open_signer(settings, "relayer"), open_submitter(settings)
     async with AsyncExitStack() as stack:
         listener = bind(settings.relayer.api_host, settings.relayer.api_port)
         stack.callback(listener.close)
         door = bind(settings.relayer.link_host, settings.relayer.link_port, "HEADRACE_RELAYER__LINK_PORT")
         stack.callback(door.close)
         chain = await stack.enter_async_context(open_chain(settings))
-        await _require_fit(chain, signer, settings.relayer.min_balance_wei)
+        await _require_fit(chain, signer, submitter, settings.relayer.min_balance_wei)
         settings.relayer.database.parent.mkdir(parents=True, exist_ok=True)
         _take_alone(stack, settings.relayer.database)
         store = await SqlStore.open(f"sqlite+aiosqlite:///{settings.relayer.database}", SystemClock())
         stack.push_async_callback(store.close)
-        relayer = await _wire(settings, chain, store, signer, door)
-        log.info("relayer_started", relayer=signer.address, chain=chain.chain_id, market=chain.market)
+        relayer = await _wire(settings, chain, store, signer, submitter, door)
+        named = {"submitter": submitter.address} if submitter else {}
+        log.info("relayer_started", relayer=signer.address, chain=chain.chain_id, market=chain.market, **named)
         await _serve(relayer, lambda: serve(create_app(relayer.api), listener))
 
 
@@ -114,22 +115,30 @@ def _take_alone(stack: AsyncExitStack, database: Path) -> None:
         ) from exc
 
 
-async def _require_fit(chain: Web3Chain, signer: LocalSigner, min_balance_wei: int) -> None:
-    """Raises ConfigurationError unless the relayer is bonded and can pay for gas."""
+async def _require_fit(
+    chain: Web3Chain, signer: LocalSigner, submitter: LocalSigner | None, min_balance_wei: int
+) -> None:
+    """Raises ConfigurationError unless the relayer is bonded, and it or its submitter can pay for gas."""
     if not await chain.is_bonded(signer.address):
         raise ConfigurationError(
             f"the relayer {signer.address} has no bond on chain {chain.chain_id}: run `ape run register_relayer`"
         )
-    balance_wei = await chain.balance_wei(signer.address)
+    payer, role = (submitter, "submitter") if submitter else (signer, "relayer")
+    balance_wei = await chain.balance_wei(payer.address)
     if balance_wei < min_balance_wei:
         raise ConfigurationError(
-            f"the relayer {signer.address} has {balance_wei} wei, and needs {min_balance_wei} to pay for gas: "
+            f"the {role} {payer.address} has {balance_wei} wei, and needs {min_balance_wei} to pay for gas: "
             "send it ether, or lower HEADRACE_RELAYER__MIN_BALANCE_WEI"
         )
 
 
 async def _wire(
-    settings: Settings, chain: Web3Chain, store: SqlStore, signer: LocalSigner, door: socket.socket
+    settings: Settings,
+    chain: Web3Chain,
+    store: SqlStore,
+    signer: LocalSigner,
+    submitter: LocalSigner | None,
+    door: socket.socket,
 ) -> _Relayer:
     clock, metrics, rounds = SystemClock(), PrometheusMetrics(), asyncio.Lock()
     terms, models = await chain.market_terms(), await chain.models()
@@ -144,7 +153,8 @@ async def _wire(
         listener=door,
         heartbeat_timeout_s=policy.heartbeat_timeout_ms / 1000,
     )
-    sender = Sender(chain, store, clock, signer, metrics, _guard(chain))
+    payer = submitter or signer
+    sender = Sender(chain, store, clock, payer, metrics, _guard(chain, by_submitter=submitter is not None))
     names = {model.model_id: model.name for model in models}
     schedule = Wake()
     dispatcher = Dispatcher(store, link, clock, metrics, domain, names, schedule.ring)
@@ -165,7 +175,22 @@ async def _wire(
         schedule,
     )
     batching = BatchPolicy(settings.relayer.batch.max_results, settings.relayer.batch.max_age_ms)
-    settler = Settler(chain, store, link, sender, clock, signer, metrics, terms, batching, rounds, scheduler.wake.ring)
+    named = submitter.address if submitter else None
+    settler = Settler(
+        chain,
+        store,
+        link,
+        sender,
+        clock,
+        signer,
+        metrics,
+        terms,
+        batching,
+        rounds,
+        scheduler.wake.ring,
+        submitter=named,
+    )
+    gauges = Gauges(chain, link, metrics, payer.address)
 
     def on_change() -> None:
         schedule.ring()
@@ -188,17 +213,18 @@ async def _wire(
         scheduler=scheduler,
         aggregator=Aggregator(chain, store, clock, metrics, terms, schedule.ring, settler.wake.ring),
         settler=settler,
-        reaper=Reaper(chain, store, sender, signer, metrics, terms),
-        gauges=Gauges(chain, link, metrics, signer.address),
-        api=_api_context(settings, chain, store, link, signer, policy, metrics, indexer, scheduler),
+        reaper=Reaper(chain, store, sender, signer, metrics, terms, submitter=named),
+        gauges=gauges,
+        api=_api_context(settings, chain, store, link, signer, policy, metrics, indexer, scheduler, named, gauges),
     )
 
 
-def _guard(chain: Web3Chain) -> GuardPolicy:
+def _guard(chain: Web3Chain, *, by_submitter: bool) -> GuardPolicy:
     allowed = selectors()
+    submit = allowed["submitResultsFor" if by_submitter else "submitResults"]
     return GuardPolicy(
         selectors={
-            chain.market: frozenset({allowed["submitResults"], allowed["expire"]}),
+            chain.market: frozenset({submit, allowed["expire"]}),
             chain.schedule_log: frozenset({allowed["recordRound"]}),
         },
         max_fee_ceiling_wei=MAX_FEE_CEILING_WEI,
@@ -215,9 +241,17 @@ def _api_context(
     metrics: PrometheusMetrics,
     indexer: Indexer,
     scheduler: Scheduler,
+    submitter: Address | None,
+    gauges: Gauges,
 ) -> ApiContext:
+    min_balance_wei = settings.relayer.min_balance_wei
+
     def readiness() -> list[str]:
-        return [] if indexer.caught_up.is_set() else ["the indexer has not caught up with the chain yet"]
+        reasons = [] if indexer.caught_up.is_set() else ["the indexer has not caught up with the chain yet"]
+        if submitter and gauges.balance_wei is not None and gauges.balance_wei < min_balance_wei:
+            needs = f"has {gauges.balance_wei} wei and needs {min_balance_wei} for gas"
+            reasons.append(f"The submitter {submitter} {needs}: send it some.")
+        return reasons
 
     return ApiContext(
         store=store,
@@ -235,7 +269,8 @@ def _api_context(
         hold=scheduler.hold,
         readiness=readiness,
         cors_origins=settings.relayer.cors_origins,
-        limits=ApiLimits(min_balance_wei=settings.relayer.min_balance_wei),
+        # With a submitter, the relayer's own key needs no ether.
+        limits=ApiLimits(min_balance_wei=0 if submitter else min_balance_wei),
     )
 
 
@@ -297,6 +332,10 @@ async def run_node(settings: Settings) -> None:
         journal = await stack.enter_async_context(SqlNodeJournal(settings.node.journal))
         backend = _backend(settings.node)
         stack.push_async_callback(backend.close)
+        if settings.node.self_settlement.enabled:
+            settler = await _self_settler(stack, settings, journal, signer)
+            settling = asyncio.create_task(settler.run(), name="self-settlement")
+            stack.push_async_callback(_end, settling)
         daemon = NodeDaemon(
             options,
             signer,

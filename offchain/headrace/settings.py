@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.scheduling import Policy
+from headrace.core.self_settlement import SelfSettlementPolicy
 
 PREFIX = "HEADRACE_"
 # Variables of the prefix that are not settings: the command line's, the keystore's and those of `scripts/`.
@@ -81,6 +82,7 @@ class RelayerSettings(Section):
     """A relayer: its key, its two doors, its store and its policy."""
 
     key: KeySettings = KeySettings()
+    submitter: KeySettings = KeySettings()
     api_host: str = "127.0.0.1"
     api_port: Port = 8480
     cors_origins: tuple[str, ...] = ()
@@ -101,10 +103,24 @@ class PriceSettings(Section):
     per_thousand_tokens_wei: Wei
 
 
+class SelfSettlementSettings(Section):
+    """When a node settles by itself what its relayer left."""
+
+    enabled: bool = True
+    patience_s: int = Field(default=30, ge=0, le=240)
+    min_return_bps: int = Field(default=10_000, ge=0, le=1_000_000)
+
+    def policy(self) -> SelfSettlementPolicy:
+        """As the node takes it."""
+        return SelfSettlementPolicy(patience_s=self.patience_s, min_return_bps=self.min_return_bps)
+
+
 class NodeSettings(Section):
     """A node: its key, its relayer and the models that it serves."""
 
     key: KeySettings = KeySettings()
+    payer: KeySettings = KeySettings()
+    self_settlement: SelfSettlementSettings = SelfSettlementSettings()
     relayer_link_url: SocketUrl = "ws://127.0.0.1:8481/link"
     relayer: AddressText | None = None
     journal: Path = Path(".headrace/node.db")
@@ -161,6 +177,7 @@ class Settings(BaseSettings):
     owner: OwnerSettings = OwnerSettings()
     log: LogSettings = LogSettings()
     relayer_private_key: SecretStr | None = None
+    relayer_submitter_private_key: SecretStr | None = None
     node_private_key: SecretStr | None = None
     node_payer_private_key: SecretStr | None = None
     attestation_private_key: SecretStr | None = None

@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Literal
 
 from headrace.core.errors import ConfigurationError
-from headrace.settings import PREFIX, Settings
+from headrace.settings import PREFIX, KeySettings, Settings
 
 if TYPE_CHECKING:
+    from pydantic import SecretStr
+
     from headrace.adapters.keystore import LocalSigner
     from headrace.adapters.web3_chain import Web3Chain
 
@@ -26,13 +28,39 @@ def open_signer(settings: Settings, role: Role) -> LocalSigner:
     Raises:
         ConfigurationError: there is none, or it cannot be used; the message names the setting.
     """
+    signer = _open(getattr(settings, role).key, getattr(settings, f"{role}_private_key"), role, "KEY")
+    if signer is None:
+        key, keystore = f"{PREFIX}{role.upper()}_PRIVATE_KEY", f"{PREFIX}{role.upper()}__KEY__KEYSTORE"
+        raise ConfigurationError(f"the {role} has no key: set {keystore} to a keystore file, or {key}")
+    return signer
+
+
+def open_submitter(settings: Settings) -> LocalSigner | None:
+    """The key that sends a relayer's transactions and pays their gas; None when that is the relayer's own.
+
+    Raises:
+        ConfigurationError: it cannot be used; the message names the setting.
+    """
+    return _open(settings.relayer.submitter, settings.relayer_submitter_private_key, "relayer", "SUBMITTER")
+
+
+def open_payer(settings: Settings) -> LocalSigner | None:
+    """The key that pays the gas when a node settles by itself; None when that is the node's own.
+
+    Raises:
+        ConfigurationError: it cannot be used; the message names the setting.
+    """
+    return _open(settings.node.payer, settings.node_payer_private_key, "node", "PAYER")
+
+
+def _open(section: KeySettings, secret: SecretStr | None, role: Role, name: str) -> LocalSigner | None:
     from headrace.adapters.keystore import load_signer
 
-    section = getattr(settings, role).key
-    secret = getattr(settings, f"{role}_private_key")
-    key, keystore = f"{PREFIX}{role.upper()}_PRIVATE_KEY", f"{PREFIX}{role.upper()}__KEY__KEYSTORE"
+    prefix = f"{PREFIX}{role.upper()}"
+    key = f"{prefix}_PRIVATE_KEY" if name == "KEY" else f"{prefix}_{name}_PRIVATE_KEY"
+    keystore = f"{prefix}__{name}__KEYSTORE"
     if section.keystore is None and secret is None:
-        raise ConfigurationError(f"the {role} has no key: set {keystore} to a keystore file, or {key}")
+        return None
     try:
         return load_signer(
             keystore=section.keystore,

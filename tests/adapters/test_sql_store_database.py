@@ -14,8 +14,9 @@ from headrace.adapters.sql.database import Database, downgrade, upgrade
 from headrace.adapters.sql.store import SqlStore
 from headrace.adapters.sql.tables import metadata
 from headrace.core.errors import ConfigurationError, InvalidInput
-from tests.adapters.steps import NOW_MS, follow, post
-from tests.fakes import RELAYER, REQUESTER, FakeChain, FakeClock
+from headrace.ports import Call
+from tests.adapters.steps import NOW_MS, assign, follow, post
+from tests.fakes import MARKET, RELAYER, REQUESTER, FakeChain, FakeClock
 
 
 def url_of(folder: Path) -> str:
@@ -33,6 +34,19 @@ async def test_migrations__give_the_tables_and_take_them_back() -> None:
             assert await connection.run_sync(_differences) == []
     finally:
         await database.close()
+
+
+async def test_migrations__intents_of_before__were_sent_by_the_relayer_itself(
+    store: SqlStore, chain: FakeChain
+) -> None:
+    await assign(store, await post(store, chain))
+    await store.add_intent("expire", "a", {}, Call(MARKET, b""), 10**6, 5, NOW_MS)
+    async with store._database.write() as connection:
+        await connection.run_sync(downgrade, "0005")
+        await connection.run_sync(upgrade)
+    (intent,) = await store.open_intents()
+    assert (intent.sender, intent.nonce) == (RELAYER, 5)
+    assert (await store.add_intent("expire", "b", {}, Call(MARKET, b""), 10**6, 5, NOW_MS, RELAYER)).nonce == 6
 
 
 async def test_open__again__finds_what_was_stored(tmp_path: Path, clock: FakeClock, chain: FakeChain) -> None:

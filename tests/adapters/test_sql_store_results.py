@@ -10,7 +10,7 @@ from headrace.core.errors import IllegalTransition, NotFound
 from headrace.core.lifecycle import Cause, RequestState
 from headrace.ports import Call, StoredAttempt
 from tests.adapters.steps import ANSWER, NOW_MS, assign, batch, deliver, follow, post, signed, stages_of, state_of
-from tests.fakes import MARKET, REQUESTER, FakeChain, make_request
+from tests.fakes import MARKET, RELAYER, REQUESTER, FakeChain, make_request
 
 OTHER_NODE = "0x" + "d2" * 20
 
@@ -97,6 +97,23 @@ async def test_add_intent__takes_the_next_nonce_of_all_open(store: SqlStore, cha
     await store.end_intent(third.intent_id, "dropped", 0, {})
     # A node that lags says 6, which is the nonce of what was included.
     assert (await store.add_intent("expire", "c", {}, Call(MARKET, b""), 10**6, 6, NOW_MS)).nonce == 7
+
+
+async def test_add_intent__of_two_senders__each_counts_its_own_nonces(store: SqlStore) -> None:
+    other = "0x" + "77" * 20
+    call = Call(MARKET, b"")
+    nonces = [
+        (await store.add_intent("expire", str(number), {}, call, 10**6, chain_nonce, NOW_MS, sender)).nonce
+        for number, (sender, chain_nonce) in enumerate([(RELAYER, 5), (other, 0), (RELAYER, 5), (other, 0), (other, 9)])
+    ]
+    assert nonces == [5, 0, 6, 1, 9]
+    assert [(intent.sender, intent.nonce) for intent in await store.open_intents()] == [
+        (other, 0),
+        (other, 1),
+        (RELAYER, 5),
+        (RELAYER, 6),
+        (other, 9),
+    ]
 
 
 async def test_add_intent__batch__moves_its_requests_or_is_refused_whole(store: SqlStore, chain: FakeChain) -> None:

@@ -177,6 +177,30 @@ class World:
         scheduler = self.scheduler
         scheduler._policy, scheduler._policy_hash = policy, policy_hash(policy)
 
+    def send_by(self, submitter: FakeSigner | None) -> None:
+        """Restart what sends with a submitter, or with the relayer's own key, as an operator does."""
+        old, named = self.settler, submitter.address if submitter else None
+        self.sender = Sender(
+            self.chain, self.store, self.clock, submitter or self.signer, self.metrics, self.sender._guard
+        )
+        self.settler = Settler(
+            self.chain,
+            self.store,
+            self.link,
+            self.sender,
+            self.clock,
+            self.signer,
+            self.metrics,
+            self.chain.terms,
+            old._batching,
+            old._rounds,
+            old._on_requeued,
+            submitter=named,
+        )
+        self.reaper = Reaper(
+            self.chain, self.store, self.sender, self.signer, self.metrics, self.chain.terms, submitter=named
+        )
+
     async def serve(self, *requests: Request) -> list[Hash32]:
         """Post, assign and deliver."""
         ids = await self.post(*requests)

@@ -8,7 +8,7 @@ import hashlib
 import structlog
 
 from headrace.core.errors import ChainUnavailable, ExpiredContext
-from headrace.core.types import ZERO_ADDRESS, MarketTerms, Status
+from headrace.core.types import ZERO_ADDRESS, Address, MarketTerms, Status
 from headrace.ports import Chain, Metrics, Signer, Store, StoredRequest
 from headrace.services.sender import Draft, Sender
 
@@ -27,6 +27,7 @@ class Reaper:
         metrics: Metrics,
         terms: MarketTerms,
         *,
+        submitter: Address | None = None,
         poll_ms: int = 2_000,
         max_items: int = 50,
     ) -> None:
@@ -36,6 +37,7 @@ class Reaper:
         self._signer = signer
         self._metrics = metrics
         self._terms = terms
+        self._payer = submitter or signer.address  # anyone may expire
         self._poll_ms = poll_ms
         self._max_items = max_items
 
@@ -56,7 +58,7 @@ class Reaper:
         if not due:
             return 0
         call = self._chain.expire_call([stored.request for stored in due])
-        (outcome,) = await self._chain.simulate(self._signer.address, [call])
+        (outcome,) = await self._chain.simulate(self._payer, [call])
         if not outcome.succeeded:
             log.error("simulation_failed", error=outcome.error)
             return 0

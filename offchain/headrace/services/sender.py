@@ -136,7 +136,7 @@ class Sender:
         return head - since >= self._settings.give_up_blocks and await self._receipt(intent) is None
 
     async def _drop(self, intent: StoredIntent, cause: str) -> None:
-        """End an intent of which no transaction can count. What it was for is drafted anew, which pays nothing twice."""
+        """End an intent of which no transaction counts. What it was for is drafted anew, which pays nothing twice."""
         await self._store.end_intent(intent.intent_id, "dropped", 0, {"cause": cause})
         self._sent_at_ms.pop(intent.intent_id, None)
         self._passed_since.pop(intent.intent_id, None)

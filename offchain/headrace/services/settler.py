@@ -30,6 +30,7 @@ from headrace.ports import (
 )
 from headrace.services.rounds import close
 from headrace.services.sender import Draft, Sender
+from headrace.services.submitting import Submitting
 from headrace.services.wake import Wake
 
 log = structlog.get_logger(__name__)
@@ -93,7 +94,8 @@ class _Item:
 class Settler:
     """The settling loop. `wake.ring()` says that there is a new result or block.
 
-    `rounds` is held while a round is closed, so that no cycle adds to it meanwhile.
+    `rounds` is held while a round is closed, so that no cycle adds to it meanwhile. `submitter` sends, when it is not
+    the relayer itself; `sender` has its key then.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Settler:
         rounds: asyncio.Lock,
         on_requeued: Callable[[], None],
         settings: SettlerSettings | None = None,
+        submitter: Address | None = None,
     ) -> None:
         self.wake = Wake()
         self._chain = chain
@@ -124,6 +127,7 @@ class Settler:
         self._rounds = rounds
         self._on_requeued = on_requeued
         self._settings = settings or SettlerSettings()
+        self._submitting = Submitting(chain, clock, signer, submitter)
         self._domain = typed_data.Domain(chain.chain_id, chain.market)
         self._set_aside: dict[Hash32, ItemStatus] = {}
 
@@ -230,25 +234,27 @@ class Settler:
         return await self._chain.recorded_at_s(self._signer.address, round_) != 0
 
     async def _rounds_due(self) -> set[int]:
-        latest_ms = self._clock.now_ms() + self._settings.record_margin_ms
-        return {
+        now_ms = self._clock.now_ms()
+        latest_ms = now_ms + self._settings.record_margin_ms
+        due = {
             stored.assignment.round
             for stored in await self._store.open_assignments()
             if stored.assignment.deadline_s * 1000 <= latest_ms
         }
+        # What a node accepted and did not do counts as a miss only if it is on record by the deadline.
+        return due | await self._store.rounds_owed(now_ms // 1000, latest_ms // 1000)
 
     # Drafts
 
     async def _drafts(self, records: Sequence[RoundRecord], items: Sequence[_Item]) -> list[Draft]:
         """Transactions that a simulation of their sequence found good, without the items that are not paid in it."""
-        relayer = self._signer.address
-        record_calls = [self._chain.record_round_call(relayer, record) for record in records]
+        record_calls = [self._submitting.record_round_call(record) for record in records]
         for _ in range(len(ItemStatus)):
             sets = await self._sets(items)
-            calls = [*record_calls, *([self._chain.submit_results_call(relayer, sets)] if sets else [])]
+            calls = [*record_calls, *([self._submitting.submit_results_call(sets)] if sets else [])]
             if not calls:
                 return []
-            outcomes = await self._chain.simulate(relayer, calls)
+            outcomes = await self._chain.simulate(self._submitting.sender, calls)
             if failed := next((outcome for outcome in outcomes if not outcome.succeeded), None):
                 log.error("simulation_failed", error=failed.error, items=len(items))
                 self._metrics.count("headrace_simulations_failed_total")

@@ -19,7 +19,7 @@ from headrace.core.batching import NODES_FAULT
 from headrace.core.errors import IllegalTransition, NotFound
 from headrace.core.events import BlockRef
 from headrace.core.lifecycle import Cause
-from headrace.core.types import Hash32
+from headrace.core.types import ZERO_ADDRESS, Address, Hash32
 from headrace.ports import Call, StoredAttempt, StoredIntent
 
 SUBMIT_RESULTS = "submit_results"
@@ -31,7 +31,15 @@ class IntentStore(StorePart):
     """Intents."""
 
     async def add_intent(
-        self, kind: str, key: str, detail: Mapping[str, Any], call: Call, gas_limit: int, chain_nonce: int, at_ms: int
+        self,
+        kind: str,
+        key: str,
+        detail: Mapping[str, Any],
+        call: Call,
+        gas_limit: int,
+        chain_nonce: int,
+        at_ms: int,
+        sender: Address = ZERO_ADDRESS,
     ) -> StoredIntent:
         async with self._database.write() as connection:
             same = await _intents(connection, (intents.c.state == "open") & (intents.c.key == key))
@@ -48,9 +56,10 @@ class IntentStore(StorePart):
                     data=call.data,
                     value_wei=call.value_wei,
                     gas_limit=gas_limit,
-                    nonce=await _next_nonce(connection, chain_nonce),
+                    nonce=await _next_nonce(connection, sender, chain_nonce),
                     block_number=0,
                     created_at_ms=at_ms,
+                    sender=sender,
                 )
             )
             (intent_id,) = inserted.inserted_primary_key or (0,)
@@ -148,9 +157,9 @@ async def _take_back(
             await drop_result(connection, book, request_id)
 
 
-async def _next_nonce(connection: AsyncConnection, chain_nonce: int) -> int:
+async def _next_nonce(connection: AsyncConnection, sender: Address, chain_nonce: int) -> int:
     # Not only of those that are open: the count may come from a node that lags, and an included one may be open again.
-    query = select(func.max(intents.c.nonce)).where(intents.c.state != "dropped")
+    query = select(func.max(intents.c.nonce)).where(intents.c.state != "dropped", intents.c.sender == sender)
     highest = (await connection.execute(query)).scalar()
     return chain_nonce if highest is None else max(chain_nonce, highest + 1)
 

@@ -249,6 +249,7 @@ def intent_of(row: Row, attempts: Sequence[Row]) -> StoredIntent:
         attempts=tuple(_attempt_of(attempt) for attempt in attempts),
         block_number=row["block_number"],
         created_at_ms=row["created_at_ms"],
+        sender=row["sender"],
     )
 
 

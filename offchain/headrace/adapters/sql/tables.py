@@ -295,12 +295,14 @@ intents = Table(
     _number("nonce"),
     _number("block_number"),
     _number("created_at_ms"),
+    _address("sender"),
     Index(None, "state"),
     Index(None, "block_number"),
 )
-# No two intents share a nonce: an included one is open again when its block is gone.
+# No two intents of a key share a nonce: an included one is open again when its block is gone.
 Index(
     "uq_intents_nonce",
+    intents.c.sender,
     intents.c.nonce,
     unique=True,
     sqlite_where=text("state <> 'dropped'"),
