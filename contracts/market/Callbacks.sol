@@ -45,8 +45,10 @@ abstract contract Callbacks is MarketBase {
         uint256 callbacks; // in `owed`
     }
 
-    // Around the consumer's own gas: the call, its calldata in memory, the payment and the event.
-    uint256 private constant CALLBACK_OVERHEAD = 10_000;
+    // Kept back from a callback, so that what comes after it can be paid for.
+    uint256 private constant RESERVE_GAS = 10_000;
+    // What a callback costs beside the gas that is measured around it; held to the snapshot by a test.
+    uint256 private constant UNMEASURED_GAS = 2100;
 
     function retryCallback(Request calldata request, ResultRef calldata ref, bytes calldata result)
         external
@@ -107,7 +109,7 @@ abstract contract Callbacks is MarketBase {
         Owed memory owed = ctx.owed[position];
         // Amounts below 2^128, as in Results._pay; what is paid for the call is within what is left of the budget.
         unchecked {
-            used = (used - gasleft() + CALLBACK_OVERHEAD) * ctx.gasPrice;
+            used = (used - gasleft() + UNMEASURED_GAS) * ctx.gasPrice;
             if (used > owed.unused) used = owed.unused;
             uint256 rest = owed.unused - used;
             used += rest * RELAYER_SAVING_SHARE_BPS / BPS;
@@ -129,7 +131,7 @@ abstract contract Callbacks is MarketBase {
     ) private returns (bool ok, bytes4 reason) {
         bytes memory data = abi.encodeCall(IInferenceReceiver.onInferenceResult, (requestId, resultHash, result));
         // Once the bytes are copied: their gas grows with them.
-        _requireGasFor(least, CALLBACK_OVERHEAD);
+        _requireGasFor(least, RESERVE_GAS);
         // Four bytes are copied of what comes back, however much it is.
         assembly ("memory-safe") {
             mstore(0x00, 0)
