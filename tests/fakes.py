@@ -29,6 +29,7 @@ from headrace.core.typed_data import (
     digest,
     hash_assignment,
     hash_result,
+    hash_result_set,
     hash_round_record,
     hash_submitter,
     signer_of,
@@ -647,7 +648,7 @@ class FakeChain:
     ) -> tuple[list[Log], str]:
         if sender != relayer:
             return [], f"NotSubmitter(caller={sender}, relayer={relayer})"
-        return self._settle_sets(world, relayer, sets), ""
+        return self._submit_sets(world, relayer, sets)
 
     def _run_submit_for(
         self,
@@ -662,7 +663,7 @@ class FakeChain:
             return [], f"SignatureExpired(validUntil={valid_until_s})"
         if not _is_signed(MARKET, relayer, hash_submitter(relayer, sender, valid_until_s), signature):
             return [], f"NotSubmitter(caller={sender}, relayer={relayer})"
-        return self._settle_sets(world, relayer, sets), ""
+        return self._submit_sets(world, relayer, sets)
 
     def _run_submit_assigned(
         self, world: _World, assignment: Assignment, signature: bytes, result_set: ResultSetCall
@@ -683,7 +684,7 @@ class FakeChain:
             status = ItemStatus.BAD_RESULT
         if status is not ItemStatus.OK:
             return [], f"ItemRefused(requestId={id_}, status={int(status)})"
-        paid = self._settle(world, request, result.reward_wei, result.result_hash, 0)
+        paid = self._settle(world, request, result.reward_wei, result.result_hash, 0, result_set)
         delivered = [Log(MARKET, "ResultDelivered", {"requestId": id_, "result": _hex(payload)})] if payload else []
         args = {
             "relayer": assignment.relayer,
@@ -693,6 +694,13 @@ class FakeChain:
         }
         return [*delivered, paid, Log(MARKET, "BatchSettled", args)], ""
 
+    def _submit_sets(self, world: _World, relayer: Address, sets: Sequence[ResultSetCall]) -> tuple[list[Log], str]:
+        for index, each in enumerate(sets):
+            k = len(each.nodes)
+            if list(each.nodes) != sorted(set(each.nodes)) or len(each.signatures) not in (k, k * len(each.items)):
+                return [], f"MalformedSet(setIndex={index})"
+        return self._settle_sets(world, relayer, sets), ""
+
     def _settle_sets(self, world: _World, relayer: Address, sets: Sequence[ResultSetCall]) -> list[Log]:
         total = sum(len(each.items) for each in sets)
         logs = []
@@ -701,24 +709,40 @@ class FakeChain:
             for index, (request, result) in enumerate(each.items):
                 payload = each.payloads[index] if each.payloads else b""
                 proof = each.proofs[index] if each.proofs else b""
-                status = self._item_status(world, relayer, each.round, request, result.reward_wei)
+                status = self._item_status(world, relayer, each.round, request, result.reward_wei, len(each.nodes))
+                if status is ItemStatus.OK and any(not self._has_joined(node) for node in each.nodes):
+                    status = ItemStatus.NODE_NOT_JOINED
+                if status is ItemStatus.OK and len(each.nodes) > 1 and not _is_signed_by_all(relayer, each, index):
+                    status = ItemStatus.BAD_SIGNATURE
                 if status is ItemStatus.OK:
                     status = self._status_of_call_outs(request, result.result_hash, payload, proof)
                 statuses.append(int(status))
                 if status is ItemStatus.OK:
                     logs += self._called_out(request, payload)
-                    logs.append(self._settle(world, request, result.reward_wei, result.result_hash, total))
+                    logs.append(self._settle(world, request, result.reward_wei, result.result_hash, total, each))
             args = {"relayer": relayer, "round": each.round, "nodes": list(each.nodes)}
             args["statuses"] = _hex(bytes(statuses))
             logs.append(Log(MARKET, "BatchSettled", args))
         return logs
 
-    def _settle(self, world: _World, request: Request, reward_wei: int, result_hash: Hash32, total: int) -> Log:
+    def _has_joined(self, node: Address) -> bool:
+        return node not in self.facts or self.facts[node].payee != ZERO_ADDRESS
+
+    def _settle(
+        self,
+        world: _World,
+        request: Request,
+        reward_wei: int,
+        result_hash: Hash32,
+        total: int,
+        result_set: ResultSetCall,
+    ) -> Log:
         id_ = self.id_of(request)
         world.statuses[id_] = Status.FULFILLED
-        gas = charged_gas(self.terms, total, 0) if total else ASSIGNED_GAS
+        nodes = len(result_set.nodes)
+        gas = charged_gas(self.terms, total, 0, nodes, len(result_set.items)) if total else ASSIGNED_GAS
         charge_wei = gas * charged_gas_price_wei(self.terms, self.gas)
-        paid = payout(self.terms, request, world.added[id_], reward_wei, charge_wei)
+        paid = payout(self.terms, request, world.added[id_], reward_wei, charge_wei, nodes)
         args = {"requestId": id_, "resultHash": result_hash, "nodePaid": paid.node_wei}
         return Log(MARKET, "ResultFulfilled", {**args, "relayerPaid": paid.relayer_wei, "refund": paid.refund_wei})
 
@@ -735,7 +759,7 @@ class FakeChain:
         return [*logs, self.callback_failed(id_)] if request.callback_gas and id_ in self.failing_callbacks else logs
 
     def _item_status(
-        self, world: _World, relayer: Address, round_: int, request: Request, reward_wei: int
+        self, world: _World, relayer: Address, round_: int, request: Request, reward_wei: int, nodes: int = 1
     ) -> ItemStatus:
         id_ = self.id_of(request)
         if world.statuses[id_] is Status.NONE:
@@ -751,7 +775,9 @@ class FakeChain:
             return ItemStatus.NO_ROUND
         if request.relayer not in (ZERO_ADDRESS, relayer):
             return ItemStatus.WRONG_RELAYER
-        if reward_wei > request.max_reward_wei:
+        if request.k != (nodes if nodes > 1 else 0):
+            return ItemStatus.BAD_SIGNATURE
+        if reward_wei * nodes > request.max_reward_wei:
             return ItemStatus.REWARD_TOO_HIGH
         return ItemStatus.OK
 
@@ -802,6 +828,17 @@ def _is_signed(contract: Address, signer: Address, struct_hash: bytes, signature
         return signer_of(digest(Domain(31337, contract), struct_hash), signature) == signer
     except SignatureMismatch:
         return False
+
+
+def _is_signed_by_all(relayer: Address, result_set: ResultSetCall, index: int) -> bool:
+    """Whether each node of a set signed the set, or this item of it: signatures go by item, then by node."""
+    k, hashes = len(result_set.nodes), [hash_result(result) for _, result in result_set.items]
+    if len(result_set.signatures) == k * len(hashes):
+        struct_hash, signatures = hashes[index], result_set.signatures[index * k : (index + 1) * k]
+    else:
+        struct_hash, signatures = hash_result_set(relayer, result_set.round, hashes), result_set.signatures
+    pairs = zip(result_set.nodes, signatures, strict=True)
+    return all(_is_signed(MARKET, node, struct_hash, signature) for node, signature in pairs)
 
 
 def _identity(log: Log) -> str:

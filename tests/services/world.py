@@ -40,7 +40,7 @@ from tests.fakes import (
 PROMPT = seal(b"Why is the sky blue?", bytes(16))
 PRICE = Price(per_prompt_kib_wei=10**12, per_thousand_tokens_wei=10**13)
 LEASE_MS = 10_000
-MODEL = ModelFacts(MODEL_ID, "gpt-2", "main", "0x" + "00" * 32, "f32", 500, 1024, 300, "output_token")
+MODEL = ModelFacts(MODEL_ID, "gpt-2", "main", "0x" + "77" * 32, "f32", 500, 1024, 300, "output_token")
 
 
 @dataclass
@@ -49,6 +49,7 @@ class FakeNode:
 
     signer: FakeSigner
     domain: typed_data.Domain
+    relayer: Address
     in_flight: int = 0
     max_in_flight: int = 4
     answer: Callable[[Task], Accept | Refusal] | Exception | None = None
@@ -95,7 +96,7 @@ class FakeNode:
             verifiers=self.verifiers,
         )
         content_hash = hash_payload(canonical_json(to_json(beat)))
-        signature = self.sign(typed_data.hash_heartbeat(self.key, self.domain.verifying_contract, content_hash))
+        signature = self.sign(typed_data.hash_heartbeat(self.key, self.relayer, content_hash))
         return LinkedNode(self.key, beat, signature, now_ms)
 
 
@@ -172,6 +173,13 @@ class World:
         async with asyncio.TaskGroup() as group:
             return await self.scheduler.step(group)
 
+    def restart(self, batching: BatchPolicy | None = None) -> World:
+        """The services anew, on the same store, chain and nodes."""
+        policy = batching or BatchPolicy()
+        return _wire(
+            self.chain, self.clock, self.store, self.link, self.metrics, self.signer, self.scheduler._policy, policy
+        )
+
     def adopt(self, policy: Policy) -> None:
         """Restart the scheduler under another policy, as an operator does."""
         scheduler = self.scheduler
@@ -242,7 +250,7 @@ async def a_world(
     link = FakeLink(clock)
     domain = typed_data.Domain(chain.chain_id, chain.market)
     for number in range(nodes):
-        node = FakeNode(FakeSigner(100 + number), domain)
+        node = FakeNode(FakeSigner(100 + number), domain, signer.address)
         link.nodes[node.key] = node
         payee = "0x" + f"{number + 1:040x}"
         chain.facts[node.key] = NodeFacts(node.key, payee, 10**18, 0, True, payee, 1, 100, 0, 0)

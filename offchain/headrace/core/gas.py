@@ -83,10 +83,10 @@ def call_out_gas(callback_gas: int, verifier_gas: int) -> int:
     return verifier_gas + (callback_gas + _CALLBACK_CHARGE_GAS if callback_gas else 0)
 
 
-def fits_alone(callback_gas: int, verifier_gas: int, answer_bytes: int) -> bool:
+def fits_alone(callback_gas: int, verifier_gas: int, answer_bytes: int, nodes: int = 1) -> bool:
     """Whether a request of these terms can be settled in a transaction of its own, whatever is answered."""
     proof_bytes = MAX_PROOF_BYTES if verifier_gas else 0
-    load = Load("", 1, ZERO_ADDRESS, answer_bytes, proof_bytes, callback_gas, verifier_gas)
+    load = Load("", nodes, ZERO_ADDRESS, answer_bytes, proof_bytes, callback_gas, verifier_gas)
     return batch_gas([load]) <= MAX_BATCH_GAS and batch_bytes([load]) <= MAX_BATCH_BYTES
 
 

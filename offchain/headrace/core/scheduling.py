@@ -365,7 +365,7 @@ class _Cycle:
             return Reason.ATTEMPTS_EXHAUSTED
         if request.k and request.supersedes_round >= self._inputs.round:
             return Reason.ROUND_OF_QUORUM
-        if not fits_alone(request.callback_gas, request.verifier_gas, request.answer_bytes):
+        if not fits_alone(request.callback_gas, request.verifier_gas, request.answer_bytes, max(1, request.k)):
             return Reason.ANSWER_TOO_LONG
         if self._gas_charge_wei(request) > request.gas_budget_wei:
             return Reason.GAS_BUDGET_SHORT

@@ -312,7 +312,7 @@ class Executor:
             problem = "its reward is more than the request pays"
         elif request.mode is Mode.VERIFIER and (self._attester is None or self._attester.verifier != request.verifier):
             problem = f"the node cannot prove its answer to the verifier {request.verifier}"
-        elif not fits_alone(request.callback_gas, 0, required_answer_bytes(request)):
+        elif not fits_alone(request.callback_gas, 0, required_answer_bytes(request), max(1, request.k)):
             problem = "the answer that its callback needs may be too long for a transaction"
         if not problem:
             try:
