@@ -21,7 +21,7 @@ from headrace.core.errors import ChainUnavailable, ConfigurationError, Unknown
 from headrace.ports import Call
 
 ADDRESSES = {name: f"0x{index + 1:040x}" for index, name in enumerate(CONTRACTS)}
-SEEN_IN_LOGS = "0x" + keccak(text="RequestsPausedSet(bool)").hex()
+SEEN_IN_LOGS = "0x" + keccak(text="RequestsPausedSet(bool,uint40)").hex()
 
 Answer = Callable[[str, list[Any]], Any]
 
@@ -99,7 +99,7 @@ def log_of(block: int) -> dict[str, Any]:
     return {
         "address": ADDRESSES["InferenceMarket"],
         "topics": [SEEN_IN_LOGS],
-        "data": "0x" + "00" * 31 + "01",
+        "data": "0x" + "00" * 31 + "01" + f"{1_800_000_000:064x}",
         "blockNumber": hex(block),
         "blockHash": f"0x{block:064x}",
         "transactionHash": f"0x{block:064x}",
@@ -159,7 +159,7 @@ async def test_events__range_refused__is_asked_for_in_parts(node: Node, chain: W
     events = await chain.events(10, 19)
     assert [event.block_number for event in events] == list(range(10, 20))
     assert {event.name for event in events} == {"RequestsPausedSet"}
-    assert events[0].args == {"paused": True}
+    assert events[0].args == {"paused": True, "until": 1_800_000_000}
 
 
 async def test_events__block_refused__is_unavailable(node: Node, chain: Web3Chain) -> None:

@@ -400,7 +400,8 @@ def test_word__written_out(entry: Entry) -> None:
         words += [ref["settledAt"], len(ref["nodes"]), *(int(node, 16) for node in ref["nodes"])]
         expected = bytes([status]) + keccak(encode(["uint256"] * len(words), words))[1:]
     else:
-        expected = bytes([status]) + keccak(encode(["uint256"] * 2, [status, id_]))[1:]
+        words = [status, id_, *([entry["deadline"]] if "deadline" in entry else [])]
+        expected = bytes([status]) + keccak(encode(["uint256"] * len(words), words))[1:]
     assert "0x" + expected.hex() == entry["word"]
 
 
