@@ -763,6 +763,10 @@ class Store(Protocol):
         """All assignments that were made in a round, by request."""
         ...
 
+    async def rounds_owed(self, from_s: int, to_s: int) -> set[int]:
+        """Open rounds with an assignment that its node accepted and did not serve, whose deadline is in this time."""
+        ...
+
     # Intents (the settler)
     async def add_intent(
         self,

@@ -68,7 +68,7 @@ class ApiRounds:
             query = {"limit": str(LEAVES_PAGE), "offset": str(offset)}
             try:
                 page = await self._calls.json("GET", f"/v1/rounds/{round_}/decisions", query=query)
-                found += [_decision_of(leaf) for leaf in page["leaves"]]
+                found += [decision_of(leaf) for leaf in page["leaves"]]
                 offset = page["next_offset"]
             except (ApiRefused, LookupError, TypeError, ValueError):
                 return None
@@ -283,7 +283,8 @@ async def _settled_before(
     return settled, findings
 
 
-def _decision_of(leaf: Any) -> Decision:
+def decision_of(leaf: Any) -> Decision:
+    """A leaf as the API gives it."""
     return Decision(
         request_id=str(leaf["request_id"]),
         node=str(leaf["node"] or ZERO_ADDRESS),

@@ -9,11 +9,12 @@ import structlog
 from headrace.core import typed_data
 from headrace.core.envelope import content_of, hash_payload
 from headrace.core.errors import IllegalTransition, InvalidInput, NotAllowed
+from headrace.core.faults import SignedResult, is_result_signed
 from headrace.core.gas import required_answer_bytes
 from headrace.core.lifecycle import TERMINAL, Cause
 from headrace.core.tasks import Delivery, Refusal
 from headrace.core.types import ZERO_ADDRESS, Address, MarketTerms, Mode
-from headrace.ports import Chain, Clock, Metrics, Store, StoredAssignment, StoredRequest, StoredResult
+from headrace.ports import Chain, Clock, Metrics, NotedResult, Store, StoredAssignment, StoredRequest, StoredResult
 
 log = structlog.get_logger(__name__)
 
@@ -72,12 +73,12 @@ class Aggregator:
         """
         with structlog.contextvars.bound_contextvars(requestId=delivery.result.request_id):
             stored = await self._known(delivery)
+            await self._require_same(delivery)
             if stored.state in TERMINAL:
                 log.info("delivered_after_close", node=delivery.node, state=stored.state)
                 return
             assignment = await self._assignment(delivery, stored)
             self._verify(delivery, stored, assignment)
-            await self._require_same(delivery)
             await self._require_proof(delivery, stored, assignment)
             await self._keep(delivery)
 
@@ -184,11 +185,15 @@ class Aggregator:
             raise InvalidInput(f"{problem}: have the node's attestation key vouched for, for this model")
 
     async def _require_same(self, delivery: Delivery) -> None:
-        """Refuse a second answer of one node: it signs one hash of a request, for whatever round."""
+        """Refuse a second answer of one node: it signs one hash of a request, for whatever round. Both are kept, as the
+        evidence of its fault."""
         for first in await self._store.results(delivery.result.request_id):
             differs = first.result.result_hash != delivery.result.result_hash
             if first.node == delivery.node and differs:
-                log.error("equivocation", node=delivery.node, first=first.result.result_hash)
+                second = NotedResult(delivery.node, delivery.result, delivery.signature)
+                if is_result_signed(SignedResult(second.node, second.result, second.signature), self._domain):
+                    await self._store.note_results([NotedResult(first.node, first.result, first.signature), second])
+                    log.error("equivocation", node=delivery.node, first=first.result.result_hash)
                 raise InvalidInput("another result of this request was signed before; two are an equivocation")
 
 

@@ -33,6 +33,17 @@ class FaultStore(StorePart):
         async with self._database.read() as connection:
             return [assignment_of(row) for row in (await connection.execute(query)).mappings()]
 
+    async def rounds_owed(self, from_s: int, to_s: int) -> set[int]:
+        query = select(assignments.c.round).join(rounds, rounds.c.round == assignments.c.round)
+        query = query.where(
+            rounds.c.state == "open",
+            assignments.c.state.in_(("lease_expired", "failed")),
+            assignments.c.accept_signature != b"",
+            assignments.c.deadline_s.between(from_s, to_s),
+        )
+        async with self._database.read() as connection:
+            return set((await connection.execute(query)).scalars())
+
     async def note_results(self, noted: Sequence[NotedResult]) -> None:
         async with self._database.write() as connection:
             for each in noted:
