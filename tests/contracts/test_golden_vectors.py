@@ -403,26 +403,33 @@ def test_word__of_a_live_request__is_that_of_the_vectors(world, chain, slot_of):
 # MONEY
 
 
+FEE_KEYS = [f"0x{index:064x}" for index in range(0xFEE0, 0xFEE0 + 16)]
+
+
 @pytest.fixture(scope="module")
 def market_of_fees(_session_world, deploy_market, register_node):
-    """A market with the terms of all the vectors, in which the node is beyond its probation."""
+    """A market with the terms of all the vectors, in which sixteen nodes are beyond their probation."""
     (terms,) = {json.dumps(entry["terms"]) for entry in read("fees")}
     terms = json.loads(terms)
-    market = deploy_market(GasTerms(int(terms["tip_cap_wei"]), terms["fixed_gas"], terms["item_gas"]))
+    gas = ("fixed_gas", "item_gas", "node_gas", "assigned_gas")
+    market = deploy_market(GasTerms(int(terms["tip_cap_wei"]), *(terms[name] for name in gas)))
     assert market.GAS_PER_RESULT_BYTE() == terms["gas_per_result_byte"]
     assert market.RELAYER_FEE_SHARE_BPS() == terms["relayer_fee_share_bps"]
     assert market.RELAYER_SAVING_SHARE_BPS() == terms["relayer_saving_share_bps"]
-    register_node("0x" + "c3" * 32, market)
+    for key in FEE_KEYS:
+        register_node(key, market)
     return market
 
 
 @pytest.mark.parametrize("entry", **named("fees"))
 def test_fees(world, chain, market_of_fees, entry):
-    world.market, world.node_key = market_of_fees, "0x" + "c3" * 32
+    world.market = market_of_fees
     for account in (world.requester, world.relayer, world.stranger):
         chain.provider.set_balance(account.address, 2**100)
     amounts = {name: int(entry[name]) for name in ("maxReward", "gasBudget", "priorityFee")}
-    posted = world.post(inlineResult=True, **amounts)
+    nodes = entry["nodes"]
+    mode = {"mode": builders.Mode.QUORUM, "k": nodes, "n": nodes} if nodes > 1 else {}
+    posted = world.post(inlineResult=True, **mode, **amounts)
     if added := int(entry["priorityFeeAdded"]):
         # A raise that is larger than what the test accounts hold at once.
         world.market.raisePriorityFee(posted.id, sender=world.stranger, value=added)
@@ -430,12 +437,13 @@ def test_fees(world, chain, market_of_fees, entry):
     inline = entry["resultBytes"] > 0
     item = builders.item(posted, int(entry["reward"]), b"x" * entry["resultBytes"], inline=inline)
     # The rest of the batch are requests that the market does not know: they count in its size.
-    fillers = [builders.item(world.prepare()) for _ in range(entry["batchSize"] - 1)]
+    unknown = [builders.item(world.prepare()) for _ in range(entry["batchSize"] - 1)]
+    in_set, beside = unknown[: entry["setSize"] - 1], unknown[entry["setSize"] - 1 :]
+    sets = [world.set_of([item, *in_set], round_, single=True, keys=FEE_KEYS[:nodes])]
+    sets += [world.set_of(beside, round_, single=True)] if beside else []
     base_fee, tip = int(entry["baseFee"]), int(entry["tip"])
     world.next_block_base_fee(base_fee)
-    receipt = world.submit(
-        world.set_of([item, *fillers], round_, single=True), max_fee=base_fee + tip, max_priority_fee=tip
-    )
+    receipt = world.submit(*sets, max_fee=base_fee + tip, max_priority_fee=tip)
     assert chain.blocks[receipt.block_number].base_fee == base_fee
     (event,) = receipt.decode_logs(world.market.ResultFulfilled)
     paid = (event.nodePaid, event.relayerPaid, event.refund)
