@@ -96,3 +96,11 @@ def test_fault_selectors__are_those_of_the_abi() -> None:
     entries = json.loads((folder / "Faults.json").read_text(encoding="utf-8"))["abi"]
     functions = [each for each in entries if each["type"] == "function" and each["name"].startswith("prove")]
     assert fault_selectors() == {each["name"]: bytes(function_abi_to_4byte_selector(each)) for each in functions}
+
+
+def test_selectors__are_those_of_the_abis() -> None:
+    folder = Path(next(iter(abi_folder.__path__)))
+    texts = [(folder / f"{name}.json").read_text(encoding="utf-8") for name in ("InferenceMarket", "ScheduleLog")]
+    functions = [each for text in texts for each in json.loads(text)["abi"] if each["type"] == "function"]
+    of_abi = {each["name"]: bytes(function_abi_to_4byte_selector(each)) for each in functions}
+    assert {name: of_abi[name] for name in selectors()} == selectors()
