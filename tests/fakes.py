@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from eth_abi.abi import decode
 from eth_account import Account
 from eth_account.typed_transactions.typed_transaction import TypedTransaction
 from eth_keys.datatypes import PrivateKey
@@ -19,15 +20,18 @@ from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 from hexbytes import HexBytes
 
+from headrace.core.calls import selectors
 from headrace.core.errors import Refused, SignatureMismatch, Unknown
 from headrace.core.events import BlockRef, ChainEvent
 from headrace.core.fees import charged_gas, charged_gas_price_wei, payout
 from headrace.core.requests import pack, request_id
 from headrace.core.scheduling import Offer
 from headrace.core.typed_data import (
+    NESTED_TYPES,
     Domain,
     digest,
     hash_assignment,
+    hash_request_for,
     hash_result,
     hash_result_set,
     hash_round_record,
@@ -230,7 +234,9 @@ class FakeChain:
         self.gas = GasQuote(base_fee_wei=GWEI, tip_wei=GWEI)
         self.terms = TERMS
         self.balances: defaultdict[Address, int] = defaultdict(lambda: 10**20)
-        self.credits: Counter[Address] = Counter()
+        self.credits: Counter[Address] = Counter()  # before what requests that were posted for their requesters took
+        self.wallets: dict[Address, bytes] = {}  # contract accounts, with the signature that each takes for its own
+        self.request_for_gas = 76_000
         self.facts: dict[Address, NodeFacts] = {}
         self.node_offers: dict[Address, list[Offer]] = {}
         self.bonded: set[Address] = {RELAYER}
@@ -248,6 +254,7 @@ class FakeChain:
         self._failures: defaultdict[str, deque[Exception]] = defaultdict(deque)
         self._known_calls: dict[tuple[Address, bytes], tuple[str, tuple[Any, ...]]] = {}
         self._requests: dict[Hash32, Request] = {}
+        self._posted_for: dict[Hash32, int] = {}  # what each took from its requester's credit
         self._pool: dict[tuple[Address, int], _Transaction] = {}
         self._forks = 0
         genesis_s = clock.now_ms() // 1000 if clock and not isinstance(clock, LoopClock) else START_S
@@ -422,7 +429,7 @@ class FakeChain:
 
     async def credit_wei(self, account: Address) -> int:
         self._enter("credit_wei")
-        return self.credits[account]
+        return self._credit(_World(self.all_events()), account)
 
     async def market_terms(self) -> MarketTerms:
         self._enter("market_terms")
@@ -523,7 +530,7 @@ class FakeChain:
             logs, error = self._run(call, events, sender)
             made = tuple(self._event(self._blocks[-1], ZERO_HASH, log) for log in logs)
             events += made
-            outcomes.append(CallOutcome(not error, _gas_used(logs), made, error))
+            outcomes.append(CallOutcome(not error, self._gas_used(call, logs), made, error))
         return outcomes
 
     async def transaction_count(self, account: Address) -> int:
@@ -598,8 +605,9 @@ class FakeChain:
             block.events.append(events[-1])
         block.transactions.append(transaction)
         price_wei = self.gas.base_fee_wei + transaction.tip_wei
+        gas_used = self._gas_used(transaction.call, logs)
         block.receipts[transaction.hash] = Receipt(
-            transaction.hash, block.ref.number, block.ref.hash, not error, _gas_used(logs), price_wei, tuple(events)
+            transaction.hash, block.ref.number, block.ref.hash, not error, gas_used, price_wei, tuple(events)
         )
 
     def _event(self, block: _Block, transaction_hash: Hash32, log: Log) -> ChainEvent:
@@ -609,6 +617,8 @@ class FakeChain:
 
     def _run(self, call: Call, events: Sequence[ChainEvent], sender: Address) -> tuple[list[Log], str]:
         """What a call logs after these events, or its error."""
+        if _is_request_for(call):
+            return self._run_request_for(_World(events), call.data)
         if (call.to, call.data) not in self._known_calls:
             return [], ""  # a plain transfer, such as the no-op that frees a nonce
         kind, arguments = self._known_calls[call.to, call.data]
@@ -642,6 +652,34 @@ class FakeChain:
         if record.round > due:
             return [], f"RoundOutOfOrder(relayer={relayer}, round={record.round})"
         return [self.recorded(relayer, record)], ""
+
+    def _gas_used(self, call: Call, logs: Sequence[Log]) -> int:
+        return self.request_for_gas if _is_request_for(call) else 40_000 + 20_000 * len(logs)
+
+    def _run_request_for(self, world: _World, data: bytes) -> tuple[list[Log], str]:
+        """By the market's rules, but for those on the terms of a request."""
+        if "request_for" in self.reverts:
+            return [], self.reverts["request_for"]
+        request, prompt, fee, valid_until, signature = decode_request_for(data)
+        id_, now_s = self.id_of(request), self._blocks[-1].ref.timestamp_s
+        if now_s > valid_until:
+            return [], f"SignatureExpired(validUntil={valid_until}, blockTimestamp={now_s})"
+        signer, struct_hash = request.requester, hash_request_for(request, fee, valid_until)
+        if not _is_signed(MARKET, signer, struct_hash, signature) and self.wallets.get(signer) != signature:
+            return [], f"InvalidSignature(signer={request.requester})"
+        if world.statuses[id_] is not Status.NONE:
+            return [], f"RequestExists(requestId={id_})"
+        cost, credit = request.escrow_wei + fee, self._credit(world, request.requester)
+        if credit < cost:
+            return [], f"EscrowShort(required={cost}, available={credit})"
+        self._posted_for[id_] = cost
+        paid = Log(MARKET, "RelayerFeePaid", {"requestId": id_, "relayer": request.relayer, "fee": fee})
+        return [self.requested(request, prompt), *([paid] if fee else [])], ""
+
+    def _credit(self, world: _World, account: Address) -> int:
+        posted = [id_ for id_ in self._posted_for if world.statuses[id_] is not Status.NONE]
+        taken = sum(self._posted_for[id_] for id_ in posted if self._requests[id_].requester == account)
+        return self.credits[account] - taken
 
     def _run_submit(
         self, world: _World, sender: Address, relayer: Address, sets: Sequence[ResultSetCall]
@@ -819,6 +857,24 @@ class _World:
                     self.next_round[args["relayer"]] = args["round"] + 1
 
 
+def _is_request_for(call: Call) -> bool:
+    return (call.to, call.data[:4]) == (MARKET, selectors()["requestInferenceFor"])
+
+
+def decode_request_for(data: bytes) -> tuple[Request, bytes, int, int, bytes]:
+    """Request, published prompt, relayer's fee, validity and signature of a call of `requestInferenceFor`."""
+    kinds = ",".join(kind for _, kind in NESTED_TYPES["RequestParams"])
+    params, prompt, requester, fee, valid_until, signature = decode(
+        [f"({kinds})", "bytes", "address", "uint96", "uint40", "bytes"], data[4:]
+    )
+    names = [name for name in Request.__dataclass_fields__ if name != "requester"]
+    fields = {
+        name: _hex(value) if isinstance(value, bytes) else value for name, value in zip(names, params, strict=True)
+    }
+    fields |= {"lane": Lane(fields["lane"]), "mode": Mode(fields["mode"])}
+    return Request(requester=requester, **fields), prompt, fee, valid_until, signature
+
+
 def _is_record(event: ChainEvent, relayer: Address, round_: int) -> bool:
     return event.name == "RoundRecorded" and event.args["relayer"] == relayer and event.args["round"] == round_
 
@@ -843,10 +899,6 @@ def _is_signed_by_all(relayer: Address, result_set: ResultSetCall, index: int) -
 
 def _identity(log: Log) -> str:
     return f"{log.contract}/{log.name}/{sorted(log.args.items())}"
-
-
-def _gas_used(logs: Sequence[Log]) -> int:
-    return 40_000 + 20_000 * len(logs)
 
 
 def _hash(text: str) -> Hash32:

@@ -33,6 +33,8 @@ CONTRACTS = {
     "Faults": "",
     "AttestedKeyVerifier": "verifiers/",
 }
+# What tests deploy when they need it.
+HELPERS = {"SignerWallet": "test/"}
 MNEMONIC = "test test test test test test test test test test test junk"
 GWEI = 10**9
 ETHER = 10**18
@@ -90,6 +92,10 @@ class LocalChain:
         await self.rpc("eth_sendRawTransaction", "0x" + raw.hex())
         return hash_
 
+    async def deploy(self, name: str, *values: Any) -> Address:
+        """Put a contract on the chain, in a block of its own."""
+        return (await _create(self, name, *values)).lower()
+
     async def now_s(self) -> int:
         return int((await self.rpc("eth_getBlockByNumber", "latest", False))["timestamp"], 16)
 
@@ -144,7 +150,7 @@ def compiled(name: str) -> dict[str, Any]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         command = [
             *(ROOT / "node_modules/.bin/forge", "build"),
-            *(f"contracts/{folder}{each}.sol" for each, folder in CONTRACTS.items()),
+            *(f"contracts/{folder}{each}.sol" for each, folder in {**CONTRACTS, **HELPERS}.items()),
             *("--out", BUILD / "out", "--cache-path", BUILD / "cache"),
         ]
         done = subprocess.run(

@@ -30,10 +30,11 @@ from headrace.api.server import bind, serve
 from headrace.core.batching import BatchPolicy
 from headrace.core.calls import selectors
 from headrace.core.errors import ConfigurationError, HeadraceError, InvalidInput, UnknownModel
+from headrace.core.fees import BPS
 from headrace.core.guard import MAX_FEE_CEILING_WEI, GuardPolicy
 from headrace.core.scheduling import Policy
 from headrace.core.typed_data import Domain
-from headrace.core.types import ZERO_ADDRESS, Address, Price
+from headrace.core.types import ZERO_ADDRESS, Address, MarketTerms, Price
 from headrace.node.attester import Attester
 from headrace.node.daemon import NodeDaemon
 from headrace.node.options import NodeOptions, OfferedModel
@@ -43,12 +44,14 @@ from headrace.services.aggregator import Aggregator
 from headrace.services.dispatcher import Dispatcher
 from headrace.services.gauges import Gauges
 from headrace.services.indexer import Indexer, IndexerSettings
+from headrace.services.intake import Intake, IntakeSettings
+from headrace.services.poster import Poster, PosterSettings
 from headrace.services.reaper import Reaper
 from headrace.services.scheduler import Scheduler, SchedulerSettings
 from headrace.services.sender import Sender
 from headrace.services.settler import Settler
 from headrace.services.wake import Wake
-from headrace.settings import NodeSettings, Settings
+from headrace.settings import GaslessSettings, NodeSettings, Settings
 from headrace.wiring import open_chain, open_payer, open_signer, open_submitter
 
 log = structlog.get_logger(__name__)
@@ -72,6 +75,7 @@ class _Relayer:
     aggregator: Aggregator
     settler: Settler
     reaper: Reaper
+    poster: Poster
     gauges: Gauges
     api: ApiContext
 
@@ -206,6 +210,9 @@ async def _wire(
         on_change,
         IndexerSettings(poll_ms=settings.chain.poll_ms, confirmations=settings.chain.confirmations),
     )
+    intake, poster = _posting(
+        settings.relayer.gasless, chain, store, sender, metrics, signer.address, payer.address, terms
+    )
     return _Relayer(
         store=store,
         link=link,
@@ -214,9 +221,30 @@ async def _wire(
         aggregator=Aggregator(chain, store, clock, metrics, terms, schedule.ring, settler.wake.ring),
         settler=settler,
         reaper=Reaper(chain, store, sender, signer, metrics, terms, submitter=named),
+        poster=poster,
         gauges=gauges,
-        api=_api_context(settings, chain, store, link, signer, policy, metrics, indexer, scheduler, named, gauges),
+        api=_api_context(
+            settings, chain, store, link, signer, policy, metrics, indexer, scheduler, intake, named, gauges
+        ),
     )
+
+
+def _posting(
+    settings: GaslessSettings,
+    chain: Web3Chain,
+    store: SqlStore,
+    sender: Sender,
+    metrics: PrometheusMetrics,
+    relayer: Address,
+    payer: Address,
+    terms: MarketTerms,
+) -> tuple[Intake, Poster]:
+    clock = SystemClock()
+    # Who takes less than the gas costs still waits for the gas to cost what it did then.
+    least = PosterSettings(least_fee_bps=min(settings.fee_margin_bps, BPS))
+    poster = Poster(chain, store, sender, clock, metrics, payer, terms, least)
+    taken = IntakeSettings(settings.fee_margin_bps, settings.max_open, settings.max_open_per_requester)
+    return Intake(chain, store, clock, metrics, relayer, terms, poster.wake.ring, taken), poster
 
 
 def _guard(chain: Web3Chain, *, by_submitter: bool) -> GuardPolicy:
@@ -224,7 +252,7 @@ def _guard(chain: Web3Chain, *, by_submitter: bool) -> GuardPolicy:
     submit = allowed["submitResultsFor" if by_submitter else "submitResults"]
     return GuardPolicy(
         selectors={
-            chain.market: frozenset({submit, allowed["expire"]}),
+            chain.market: frozenset({submit, allowed["expire"], allowed["requestInferenceFor"]}),
             chain.schedule_log: frozenset({allowed["recordRound"]}),
         },
         max_fee_ceiling_wei=MAX_FEE_CEILING_WEI,
@@ -241,6 +269,7 @@ def _api_context(
     metrics: PrometheusMetrics,
     indexer: Indexer,
     scheduler: Scheduler,
+    intake: Intake,
     submitter: Address | None,
     gauges: Gauges,
 ) -> ApiContext:
@@ -267,6 +296,7 @@ def _api_context(
         metrics_text=metrics.text,
         metrics=metrics,
         hold=scheduler.hold,
+        intake=intake,
         readiness=readiness,
         cors_origins=settings.relayer.cors_origins,
         # With a submitter, the relayer's own key needs no ether.
@@ -275,7 +305,7 @@ def _api_context(
 
 
 async def _serve(relayer: _Relayer, serve_api: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run all loops. When cancelled, scheduling stops first and settling last."""
+    """Run all loops. When cancelled, scheduling and posting stop first and settling last."""
     async with asyncio.TaskGroup() as group:
         doors = [
             group.create_task(relayer.indexer.run(), name="indexer"),
@@ -285,7 +315,10 @@ async def _serve(relayer: _Relayer, serve_api: Callable[[], Coroutine[Any, Any, 
         ]
         # What looks eligible before may long be settled.
         await relayer.indexer.caught_up.wait()
-        scheduling = group.create_task(relayer.scheduler.run(), name="scheduler")
+        beginning = [
+            group.create_task(relayer.scheduler.run(), name="scheduler"),
+            group.create_task(relayer.poster.run(), name="poster"),
+        ]
         settling = [
             group.create_task(relayer.settler.run(), name="settler"),
             group.create_task(relayer.reaper.run(), name="reaper"),
@@ -293,7 +326,8 @@ async def _serve(relayer: _Relayer, serve_api: Callable[[], Coroutine[Any, Any, 
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            scheduling.cancel()
+            for task in beginning:
+                task.cancel()
             await _drain(relayer)
             for task in (*settling, *doors):
                 task.cancel()

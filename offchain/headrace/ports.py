@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from headrace.core.events import BlockRef, ChainEvent
 from headrace.core.faults import Fault, FaultTerms, FoundFault, SignedAccept, SignedAssignment
 from headrace.core.lifecycle import Cause, RequestState
+from headrace.core.postings import PostingState
 from headrace.core.scheduling import Anchor, CyclePlan, Offer
 from headrace.core.submissions import Submission
 from headrace.core.tasks import Accept, Delivery, LinkedNode, Refusal, Task
@@ -551,7 +552,7 @@ class StoredIntent:
     """What a transaction is for. It owns one nonce for ever."""
 
     intent_id: int
-    kind: str  # record_round, submit_results, expire
+    kind: str  # record_round, submit_results, expire, request_for
     key: str  # idempotency key: two open intents never share it
     detail: Mapping[str, Any]  # round; request_ids
     call: Call
@@ -562,6 +563,29 @@ class StoredIntent:
     block_number: int
     created_at_ms: int
     sender: Address = ZERO_ADDRESS  # whose nonce it is
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPosting:
+    """A request that its requester signed, at the relayer that is to post it."""
+
+    request_id: Hash32
+    request: Request
+    relayer_fee_wei: int
+    valid_until_s: int
+    data: bytes  # call data of the market's `requestInferenceFor`
+    submitted_at_ms: int
+    state: PostingState = PostingState.SUBMITTED
+    reason: str = ""  # why it is not posted, a sentence
+    ended_at_ms: int = 0  # when it was posted or given up
+    intent_state: str = ""  # of the transaction that posts it; empty while there is none
+    intent_block: int = 0  # that ended it
+    transaction_hash: Hash32 = ""  # of its last attempt
+
+    @property
+    def cost_wei(self) -> int:
+        """What posting it takes from the requester's credit: escrow and fee."""
+        return self.request.escrow_wei + self.relayer_fee_wei
 
 
 class Store(Protocol):
@@ -767,6 +791,34 @@ class Store(Protocol):
         """Open rounds with an assignment that its node accepted and did not serve, whose deadline is in this time."""
         ...
 
+    # Postings (the intake and the poster)
+    async def add_posting(self, posting: StoredPosting, prompt: bytes | None) -> StoredPosting:
+        """Store a posting and, when given, the bytes of its prompt for its requester. One that is known is returned
+        as it is, unless it went unposted: then it is submitted anew."""
+        ...
+
+    async def posting(self, request_id: Hash32) -> StoredPosting | None:
+        """One posting."""
+        ...
+
+    async def postings(
+        self, state: PostingState, *, requester: Address | None = None, limit: int = 1000
+    ) -> list[StoredPosting]:
+        """Newest first."""
+        ...
+
+    async def reverted_postings(self, requester: Address, since_ms: int) -> int:
+        """How many transactions that were sent since then, to post an account's requests, were spent in vain."""
+        ...
+
+    async def end_posting(self, request_id: Hash32, state: PostingState, reason: str, at_ms: int) -> None:
+        """Write down that a posting is posted, or why it never will be.
+
+        Raises:
+            NotFound: there is no such posting.
+        """
+        ...
+
     # Intents (the settler)
     async def add_intent(
         self,
@@ -780,7 +832,8 @@ class Store(Protocol):
         sender: Address = ZERO_ADDRESS,
     ) -> StoredIntent:
         """Store an intent under its sender's next nonce, max(`chain_nonce`, highest not dropped + 1), and, for
-        `submit_results`, move its requests to settling. An open intent with the same key is returned as it is."""
+        `submit_results`, move its requests to settling; for `request_for`, tie it to its posting. An open intent with
+        the same key is returned as it is."""
         ...
 
     async def add_attempt(self, intent_id: int, attempt: StoredAttempt) -> None:
@@ -793,7 +846,8 @@ class Store(Protocol):
 
     async def end_intent(self, intent_id: int, state: str, block_number: int, detail: Mapping[str, Any]) -> None:
         """Mark an intent included, reverted or dropped. When it is not included, or an item of it went unpaid
-        (`detail["unpaid"]`: request id → item status name), its requests move back."""
+        (`detail["unpaid"]`: request id → item status name), its requests move back. The posting of an included one
+        is posted; that of a dropped one waits for another."""
         ...
 
     async def intent_of_transaction(self, transaction_hash: Hash32) -> StoredIntent | None:

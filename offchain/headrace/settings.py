@@ -78,6 +78,14 @@ class PolicySettings(Section):
         return Policy(**self.model_dump())
 
 
+class GaslessSettings(Section):
+    """On what terms requests are posted that their requesters only sign."""
+
+    fee_margin_bps: int = Field(default=12_000, ge=0, le=100_000)
+    max_open: int = Field(default=200, ge=0, le=1_000)
+    max_open_per_requester: int = Field(default=8, ge=1, le=1_000)
+
+
 class RelayerSettings(Section):
     """A relayer: its key, its two doors, its store and its policy."""
 
@@ -92,6 +100,7 @@ class RelayerSettings(Section):
     database: Path = Path(".headrace/relayer.db")
     batch: BatchSettings = BatchSettings()
     policy: PolicySettings = PolicySettings()
+    gasless: GaslessSettings = GaslessSettings()
     lease_ms: int = Field(default=30_000, ge=1_000, le=3_600_000)
     min_balance_wei: Wei = 10**16
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from eth_abi.abi import encode
+from eth_utils.crypto import keccak
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.adapters.abi_codec import CONTRACTS, load_abi, type_of
+from headrace.adapters.abi_codec import CONTRACTS, ErrorDecoder, load_abi, type_of
 from headrace.adapters.abi_reader import MalformedData, ValuesReader
 
 Kind = dict[str, Any]
@@ -97,3 +98,11 @@ def test_reader__array_longer_than_the_data__is_refused_at_once() -> None:
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_load_abi__every_contract__has_one(name: str) -> None:
     assert {entry["type"] for entry in load_abi(name)} >= {"function", "event", "error", "constructor"}
+
+
+def test_errors__declared_alike_by_two_contracts__have_the_names_of_the_first() -> None:
+    """`InvalidSignature(address)` names a signer in the market, and a relayer in the schedule log."""
+    data = keccak(text="InvalidSignature(address)")[:4] + bytes(31) + b"\x07"
+    address = "0x" + "00" * 19 + "07"
+    assert ErrorDecoder().decode(data) == f"InvalidSignature(signer={address})"
+    assert ErrorDecoder(["ScheduleLog"]).decode(data) == f"InvalidSignature(relayer={address})"

@@ -9,12 +9,14 @@ from typing import Any
 from headrace.core.envelope import hash_payload
 from headrace.core.events import BlockRef
 from headrace.core.lifecycle import RequestState
+from headrace.core.postings import PostingState
 from headrace.core.tasks import LinkedNode
 from headrace.core.types import Address, Decision, Hash32
 from headrace.ports import (
     StoredAssignment,
     StoredCycle,
     StoredIntent,
+    StoredPosting,
     StoredRequest,
     StoredResult,
     StoredRound,
@@ -39,6 +41,7 @@ class MemoryStore:
         self.all_leaves: defaultdict[int, list[Decision]] = defaultdict(list)
         self.snapshots: dict[Hash32, bytes] = {}
         self.intents: dict[Hash32, StoredIntent] = {}
+        self.all_postings: dict[Hash32, StoredPosting] = {}
         self.failure: Exception | None = None
 
     async def last_block(self) -> BlockRef | None:
@@ -125,6 +128,31 @@ class MemoryStore:
 
     async def intent_of_transaction(self, transaction_hash: Hash32) -> StoredIntent | None:
         return self.intents.get(transaction_hash)
+
+    async def add_posting(self, posting: StoredPosting, prompt: bytes | None) -> StoredPosting:
+        known = self.all_postings.get(posting.request_id)
+        if known is not None and known.state is not PostingState.UNPOSTED:
+            return known
+        if prompt is not None:
+            await self.put_prompt(prompt, posting.request.requester, posting.submitted_at_ms)
+        self.all_postings[posting.request_id] = posting
+        return posting
+
+    async def posting(self, request_id: Hash32) -> StoredPosting | None:
+        return self.all_postings.get(request_id)
+
+    async def postings(
+        self, state: PostingState, *, requester: Address | None = None, limit: int = 1000
+    ) -> list[StoredPosting]:
+        newest_first = reversed(self.all_postings.values())
+        return [
+            each
+            for each in newest_first
+            if each.state is state and (requester is None or each.request.requester == requester)
+        ][:limit]
+
+    async def reverted_postings(self, requester: Address, since_ms: int) -> int:
+        return 0
 
 
 class FakeLink:

@@ -18,8 +18,18 @@ from headrace.core.scheduling import Offer, Policy
 from headrace.core.tasks import Heartbeat, LinkedNode
 from headrace.core.types import Assignment, Hash32, Price, Request, Result
 from headrace.ports import ModelFacts, NodeFacts, StoredAssignment, StoredRequest, StoredResult
+from headrace.services.intake import Intake
 from tests.api.memory import FakeLink, MemoryStore
-from tests.fakes import MARKET, MODEL_ID, START_S, FakeChain, FakeClock, FakeSigner, make_request
+from tests.fakes import (
+    MARKET,
+    MODEL_ID,
+    START_S,
+    FakeChain,
+    FakeClock,
+    FakeMetrics,
+    FakeSigner,
+    make_request,
+)
 
 RELAYER_SIGNER = FakeSigner(1)
 REQUESTER_SIGNER = FakeSigner(2)
@@ -165,6 +175,7 @@ async def make_relayer() -> AsyncIterator[Relayer]:
         contracts=Contracts(REGISTRY),
         metrics_text=lambda: "headrace_up 1\n",
         hold=hold,
+        intake=Intake(chain, store, clock, FakeMetrics(), RELAYER_SIGNER.address, chain.terms, lambda: None),  # type: ignore[arg-type]
     )
     transport = httpx.ASGITransport(create_app(context), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://relayer") as client:

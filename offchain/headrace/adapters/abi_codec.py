@@ -105,7 +105,8 @@ class ErrorDecoder:
 
     def __init__(self, names: Iterable[str] = CONTRACTS) -> None:
         entries = [*_BUILT_IN, *(entry for name in names for entry in load_abi(name))]
-        self._errors = {entry.hash[:4]: entry for entry in _entries(entries, "error")}
+        # Of errors that contracts declare alike, the fields have the names that the first gives them.
+        self._errors = {entry.hash[:4]: entry for entry in reversed(_entries(entries, "error"))}
 
     def decode(self, data: bytes) -> str:
         """`Name(field=value, …)`, or the data itself when no contract has such an error."""

@@ -31,6 +31,7 @@ COUNTERS: Final = {
     "headrace_expired_total": _Kind("Requests that this relayer asked the market to expire."),
     "headrace_faults_found_total": _Kind("Faults that the watcher found.", ("fault",)),
     "headrace_faults_proven_total": _Kind("Found faults that are proven on the chain.", ("fault",)),
+    "headrace_postings_total": _Kind("Requests to post for their requesters, by outcome.", ("outcome",)),
     "headrace_reorgs_total": _Kind("Reorgs that were rewound."),
     "headrace_blocks_indexed_total": _Kind("Blocks indexed."),
     "headrace_events_indexed_total": _Kind("Events indexed."),

@@ -28,9 +28,7 @@ class HoldingsReader(ChainReader):
     """What stands behind nodes and relayers, and whose the contracts are."""
 
     async def stake_terms(self) -> StakeTerms:
-        values = await asyncio.gather(
-            *(self._read(self._stakes, self.stake_manager, name) for name in _TERMS.values())
-        )
+        values = await asyncio.gather(*(self._read(self._stakes, self.stake_manager, name) for name in _TERMS.values()))
         return StakeTerms(**{field: value for field, (value,) in zip(_TERMS, values, strict=True)})
 
     async def node_stake(self, key: Address) -> NodeStake:

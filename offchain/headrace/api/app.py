@@ -15,13 +15,16 @@ from headrace.api.context import ApiContext
 from headrace.api.counting import CallCounter
 from headrace.api.errors import add_error_handlers
 from headrace.api.limits import BodyLimit, SecurityHeaders
-from headrace.api.routes import health, network, nodes, payloads, requests, rounds
+from headrace.api.routes import health, network, nodes, payloads, postings, requests, rounds
 
 DESCRIPTION = """\
 A relayer's control API: draft requests, follow them, read answers, and audit what was decided.
 
 **Amounts** are wei in decimal text. **Ids** are `0x` and hexadecimal digits. **Errors** all have one shape:
 `{"error": {"code", "message", "hint"}}`.
+
+**Gasless**: sign a draft's `gasless.typed_data` and POST it to `/v1/requests`; the relayer sends the transaction, and
+escrow and fee come out of the account's credit in the market.
 
 **Signing in**, to read payloads or to have a request released: sign the EIP-712 type
 `Access(address account,address relayer,uint40 validUntil)` under the domain `{name: "Headrace", version: "1", chainId,
@@ -50,7 +53,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.context = context
     app.state.facts = ChainFacts(context)
     add_error_handlers(app)
-    for module in (network, requests, payloads, nodes, rounds):
+    for module in (network, requests, postings, payloads, nodes, rounds):
         router: APIRouter = module.router
         app.include_router(router, responses=ERROR_RESPONSES)
     app.include_router(health.router)

@@ -12,6 +12,7 @@ from headrace.core.errors import ChainUnavailable
 from headrace.core.scheduling import Policy
 from headrace.core.types import Address, Hash32
 from headrace.ports import Chain, Clock, Metrics, NodeLink, Signer, Store
+from headrace.services.intake import Intake
 
 _T = TypeVar("_T")
 
@@ -59,6 +60,7 @@ class ApiContext:
         metrics_text: the Prometheus exposition.
         metrics: counts calls; None = they are not counted.
         hold: keeps a request from being assigned while its release counts; None = no releases.
+        intake: takes requests that their requesters only sign; None = none are taken.
         readiness: further reasons why the relayer is not ready, one sentence each.
         cors_origins: web pages that may call the API.
         limits: bounds.
@@ -76,6 +78,7 @@ class ApiContext:
     metrics_text: Callable[[], str] = str
     metrics: Metrics | None = None
     hold: HoldRequest | None = None
+    intake: Intake | None = None
     readiness: Callable[[], Sequence[str]] = tuple
     cors_origins: tuple[str, ...] = ()
     limits: ApiLimits = field(default_factory=ApiLimits)
@@ -84,6 +87,11 @@ class ApiContext:
     def relayer(self) -> Address:
         """Whose API this is."""
         return self.signer.address
+
+    @property
+    def gasless(self) -> Intake | None:
+        """The intake, if it takes anything."""
+        return self.intake if self.intake is not None and self.intake.settings.max_open else None
 
     @property
     def domain(self) -> typed_data.Domain:

@@ -21,6 +21,10 @@ from headrace.core.types import ZERO_ADDRESS, Address, Hash32, Lane, MarketTerms
 from headrace.ports import Call, ModelFacts
 
 DEFAULT_TTL_S = 300
+# How long a requester's signature counts that has a relayer post its request.
+SIGNATURE_S = 300
+# A fee is signed now and paid later: two full blocks raise the base fee by a quarter.
+FEE_HEADROOM_PERCENT = 125
 # Between now and the block that the transaction lands in.
 SENDING_MARGIN_S = 5
 # Bytes of an inline answer that are paid for, per output token: English text is near four.
@@ -32,13 +36,22 @@ GAS_MARGIN_PERCENT = 125
 
 
 @dataclass(frozen=True, slots=True)
+class Signing:
+    """What the requester may sign instead of sending a transaction."""
+
+    relayer_fee_wei: int
+    valid_until_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
-    """A request with its id and the transaction that posts it."""
+    """A request with its id and the transaction that posts it. `signing`: None when this relayer posts for nobody."""
 
     request: Request
     request_id: Hash32
     payload: bytes
     call: Call
+    signing: Signing | None
     obstacles: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -95,7 +108,8 @@ class Drafter:
         obstacles = tuple(await self._obstacles(request, min(rewards), terms))
         warnings = (*obstacles, *self._warnings(request))
         await self._context.store.put_prompt(payload, request.requester, self._context.clock.now_ms())
-        return Draft(request, id_, payload, call, obstacles, warnings)
+        signing = await self._signing(request, len(payload) if wanted.public else 0, terms)
+        return Draft(request, id_, payload, call, signing, obstacles, warnings)
 
     def _deadline_s(self, wanted: DraftRequest, terms: MarketTerms) -> int:
         now_s = self._context.clock.now_ms() // 1000
@@ -141,6 +155,13 @@ class Drafter:
         inline_bytes = wanted.max_output_tokens * BYTES_PER_TOKEN if wanted.public else 0
         gas = charged_gas(terms, 1, inline_bytes)
         return gas * charged_gas_price_wei(terms, await self._facts.gas_quote()) * GAS_HEADROOM_PERCENT // 100
+
+    async def _signing(self, request: Request, published_bytes: int, terms: MarketTerms) -> Signing | None:
+        if self._context.gasless is None:
+            return None
+        floor_wei = self._context.gasless.fee_floor_wei(await self._facts.gas_quote(), published_bytes)
+        valid_until_s = min(self._context.clock.now_ms() // 1000 + SIGNATURE_S, request.deadline_s - terms.min_ttl_s)
+        return Signing(-(-floor_wei * FEE_HEADROOM_PERCENT // 100), valid_until_s)
 
     def _priority_fee_wei(self, lane: Lane) -> int:
         return self._context.policy.realtime_fee_floor_wei if lane is Lane.REALTIME else 0

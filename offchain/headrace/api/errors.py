@@ -13,16 +13,11 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from headrace.core.errors import HeadraceError, InvalidInput, NotAllowed, Refused, Unavailable, sentence
+from headrace.core.postings import DeadlineOutOfRange as DeadlineOutOfRange
 
 log = structlog.get_logger(__name__)
 
 RETRY_AFTER_S = 2
-
-
-class DeadlineOutOfRange(InvalidInput):
-    """The market would refuse the deadline."""
-
-    code = "DEADLINE_OUT_OF_RANGE"
 
 
 class PromptTooLong(InvalidInput):
@@ -51,6 +46,12 @@ class NotSettled(Refused):
     code = "NOT_SETTLED"
 
 
+class NotPosted(Refused):
+    """It can be done once a block has the request."""
+
+    code = "NOT_POSTED"
+
+
 class AlreadyAssigned(Refused):
     """A release is only given for a request that no node was assigned to."""
 
@@ -74,7 +75,19 @@ HINTS: Mapping[str, str] = {
     "ALREADY_ASSIGNED": "Cancel without a release: the escrow comes back after the grace period if nobody answers.",
     "SIGN_IN_REQUIRED": "Send `Authorization: Headrace <account>:<validUntil>:<signature>`, signed as EIP-712 over "
     "Access(account, relayer, validUntil).",
-    "SIGNATURE_MISMATCH": "Sign the EIP-712 type Access under the market's domain; GET /v1/network has its values.",
+    "SIGNATURE_MISMATCH": "Sign the EIP-712 type under the market's domain, Access to sign in and RequestFor to have a "
+    "request posted; GET /v1/network has the domain's values.",
+    "NOT_POSTED": "GET /v1/requests/{id} shows how far it is; try again once a block has it.",
+    "WRONG_RELAYER": "GET /v1/network shows this relayer's address; a draft names it.",
+    "PROMPT_MISSING": "Send the bytes as payload, or hand them in with PUT /v1/payloads/{hash}?requester=….",
+    "PROMPT_MISMATCH": "Send the very bytes that were hashed, envelope included.",
+    "SIGNATURE_LAPSED": "Sign it anew, with a later validUntil.",
+    "RELAYER_FEE_TOO_LOW": "GET /v1/network shows the least fee of now; a draft has one with room for dearer gas.",
+    "CREDIT_SHORT": "Anyone may add to an account's credit: `deposit` of the market, or `headrace credit deposit`.",
+    "REQUEST_EXISTS": "GET /v1/requests/{id} shows it.",
+    "REQUESTS_PAUSED": "A pause ends by itself; try again later.",
+    "GASLESS_NOT_OFFERED": "Send the transaction of the draft yourself.",
+    "QUEUE_FULL": "Try again after the seconds of Retry-After.",
     "NOT_FOUND": "Check the id, and that this relayer serves it.",
     "CHAIN_UNAVAILABLE": "The relayer cannot reach its chain; try again shortly.",
     "UNAVAILABLE": "Try again shortly.",

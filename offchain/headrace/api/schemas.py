@@ -19,8 +19,11 @@ EXAMPLE_NODE = "0x15d34aaf54267db7d7c367839aaf71a00a2c6a65"
 WeiText = Annotated[str, StringConstraints(pattern=r"^(0|[1-9]\d{0,77})$"), Field(examples=["1250000000000000"])]
 AmountText = Annotated[str, StringConstraints(pattern=r"^(0|[1-9]\d{0,24}|auto)$")]
 HexText = Annotated[str, StringConstraints(pattern=r"^0x([0-9a-f]{2})*$")]
+DigitsText = Annotated[str, StringConstraints(pattern=r"^\d{1,20}$")]
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
 LaneName = Literal["realtime", "bulk"]
+# Wallets of several owners have long ones.
+MAX_SIGNATURE_BYTES = 4096
 
 
 class Resource(BaseModel):
@@ -106,6 +109,18 @@ class LimitsView(Resource):
     max_output_tokens: int
 
 
+class GaslessView(Resource):
+    """On what terms this relayer posts requests that their requesters only sign."""
+
+    relayer_fee_floor_wei: WeiText | None = Field(
+        description="The least fee for a prompt that stays off-chain, at the gas price of now. Sign a higher one: gas "
+        "may become dearer. Null when the chain does not answer."
+    )
+    fee_margin_bps: int = Field(description="The least fee, of what posting costs in gas.")
+    max_open: int = Field(description="Requests that may wait to be posted, of all requesters together.")
+    max_open_per_requester: int
+
+
 class NetworkView(Resource):
     """All that a client needs to post a request here and to check what comes back."""
 
@@ -115,6 +130,7 @@ class NetworkView(Resource):
     terms: TermsView
     policy: PolicyView
     limits: LimitsView
+    gasless: GaslessView | None = Field(description="Null: this relayer posts requests for nobody.")
     confirmations: int
     models: list[ModelView]
     link_url: str = Field(description="Where nodes open their links; empty when it is not published.")
@@ -182,9 +198,7 @@ class DraftRequest(BaseModel):
         default=False, description="Prompt and answer are published on-chain, for everyone and for ever."
     )
     batchable: bool = True
-    salt: Annotated[str, StringConstraints(pattern=r"^\d{1,20}$")] | None = Field(
-        default=None, description="A 64-bit number; random unless given."
-    )
+    salt: DigitsText | None = Field(default=None, description="A 64-bit number; random unless given.")
 
     @model_validator(mode="after")
     def _one_of_each(self) -> DraftRequest:
@@ -207,7 +221,7 @@ class ParamsView(Resource):
     relayer: AddressText
     model_id: HashText
     prompt_hash: HashText
-    salt: str
+    salt: DigitsText
     deadline_s: int
     prompt_bytes: int
     max_output_tokens: int
@@ -245,6 +259,14 @@ class TransactionView(Resource):
     chain_id: int
 
 
+class SigningView(Resource):
+    """What the requester signs to have this relayer post the draft, instead of sending the transaction."""
+
+    relayer_fee_wei: WeiText = Field(description="The least fee of now, with room for dearer gas.")
+    valid_until_s: int
+    typed_data: dict[str, Any] = Field(description="The EIP-712 document, as `eth_signTypedData_v4` takes it.")
+
+
 class DraftView(Resource):
     """A request that is ready to be sent. Its payload is stored here under its hash."""
 
@@ -254,12 +276,93 @@ class DraftView(Resource):
     payload: HexText = Field(description="The prompt's bytes as hashed, envelope included: check them before signing.")
     escrow_wei: WeiText = Field(description="The most that it can cost; what is not paid comes back as credit.")
     transaction: TransactionView
+    gasless: SigningView | None = Field(description="Null: this relayer posts requests for nobody.")
     obstacles: list[str] = Field(
         description="What keeps every node from it at today's prices, one sentence each: do not send it as it is."
     )
     warnings: list[str] = Field(
         description="The obstacles, and what else may keep it from being answered, one sentence each."
     )
+
+
+class SubmitRequest(BaseModel):
+    """A request that its requester signed as `RequestFor`. Give its prompt as text or as bytes, unless the bytes were
+    handed in before."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "params": {
+                        "relayer": EXAMPLE_RELAYER,
+                        "model_id": EXAMPLE_HASH,
+                        "prompt_hash": EXAMPLE_HASH_2,
+                        "salt": "1234605616436508552",
+                        "deadline_s": 1_800_000_000,
+                        "prompt_bytes": 36,
+                        "max_output_tokens": 64,
+                        "callback_gas": 0,
+                        "lane": "bulk",
+                        "batchable": True,
+                        "inline_result": False,
+                        "mode": "signature",
+                        "k": 0,
+                        "n": 0,
+                        "verifier": "0x" + "00" * 20,
+                        "max_reward_wei": "2000000000000000",
+                        "gas_budget_wei": "400000000000000",
+                        "priority_fee_wei": "0",
+                    },
+                    "requester": EXAMPLE_REQUESTER,
+                    "relayer_fee_wei": "160000000000000",
+                    "valid_until_s": 1_799_999_800,
+                    "signature": "0x" + "1b" * 65,
+                }
+            ]
+        },
+    )
+    params: ParamsView
+    requester: AddressText = Field(description="Who signed, and whose credit in the market pays.")
+    relayer_fee_wei: WeiText = Field(description="For this relayer; GET /v1/network shows the least.")
+    valid_until_s: Annotated[int, Field(ge=0, lt=1 << 40)] = Field(
+        description="The last second in which the signature counts."
+    )
+    signature: Annotated[HexText, StringConstraints(max_length=2 + 2 * MAX_SIGNATURE_BYTES)] = Field(
+        description="Of the requester's key; or whatever its contract takes for one (ERC-1271)."
+    )
+    prompt: Annotated[str, StringConstraints(min_length=1)] | None = Field(
+        default=None, description="A prompt whose UTF-8 bytes are the payload, without an envelope."
+    )
+    payload: HexText | None = Field(default=None, description="The payload's bytes, as hashed.")
+    publish_prompt: bool = Field(
+        default=False, description="Publish the prompt's bytes with the request, on-chain, for everyone and for ever."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> SubmitRequest:
+        if self.prompt is not None and self.payload is not None:
+            raise ValueError("give either prompt or payload")
+        if int(self.relayer_fee_wei) >= 1 << 96:
+            raise ValueError("relayer_fee_wei must fit into 96 bits")
+        return self
+
+
+class PostingView(Resource):
+    """A request that this relayer posts, or posted, for its requester."""
+
+    submitted_at_ms: int
+    relayer_fee_wei: WeiText
+    valid_until_s: int
+    reason: str = Field(description="Why it is unposted, in a sentence; empty when it is not.")
+
+
+class SubmittedView(Resource):
+    """Where a request stands that was handed in; GET /v1/requests/{request_id} follows it."""
+
+    request_id: HashText = Field(examples=[EXAMPLE_HASH])
+    state: Literal["submitted", "posted"]
+    posting: PostingView
 
 
 class PayloadView(Resource):
@@ -271,8 +374,19 @@ class PayloadView(Resource):
 
 # Requests
 
+PostingName = Literal["submitted", "unposted"]
 StageName = Literal[
-    "sent", "included", "eligible", "queued", "assigned", "computing", "signed", "settled", "final", "closed"
+    "submitted",
+    "sent",
+    "included",
+    "eligible",
+    "queued",
+    "assigned",
+    "computing",
+    "signed",
+    "settled",
+    "final",
+    "closed",
 ]
 
 
@@ -345,15 +459,18 @@ class RequestSummary(Resource):
     """A request in a list."""
 
     request_id: HashText = Field(examples=[EXAMPLE_HASH])
-    state: RequestState
+    state: RequestState | PostingName = Field(
+        description="`submitted`: this relayer posts it for its requester, and no block has it yet. `unposted`: it "
+        "could not; nothing was escrowed."
+    )
     requester: AddressText
     model_id: HashText
     lane: LaneName
     escrow_wei: WeiText
     deadline_s: int
-    block_number: int
-    transaction_hash: HashText
-    included_at_s: int
+    block_number: int | None = Field(description="Null before a block has it.")
+    transaction_hash: HashText | None = Field(description="Null before it is sent.")
+    included_at_s: int | None
 
 
 class RequestView(RequestSummary):
@@ -369,6 +486,7 @@ class RequestView(RequestSummary):
         description="When a cancel without a release took effect: answers of rounds recorded later are not paid. "
         "Null when there is none."
     )
+    posting: PostingView | None = Field(description="Null when the requester sent the transaction itself.")
     released_until_s: int | None = Field(
         description="Until when a release that this relayer signed counts; null when it signed none."
     )

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from headrace.api.schemas import StageName, StageView
 from headrace.core.lifecycle import TERMINAL, RequestState
+from headrace.core.postings import PostingState
 from headrace.core.types import Decision, DecisionKind
-from headrace.ports import StoredRequest, TimelineEntry
+from headrace.ports import StoredPosting, StoredRequest, TimelineEntry
 
 # What the store calls an entry (a state, or the cause that led to it) → the stage that it begins.
 _STAGES: dict[str, StageName] = {
@@ -39,11 +40,13 @@ def stages_of(
     decision: Decision | None,
     settled_at_s: int | None,
     final_block: int,
+    posting: StoredPosting | None = None,
 ) -> list[StageView]:
     """The stages of a request in their order.
 
     Args:
         stored: the request.
+        posting: how it was handed in, if this relayer posted it.
         entries: its timeline, oldest first.
         decision: the newest on it.
         settled_at_s: time of the block that closed it, if it is closed and the block is known.
@@ -51,6 +54,7 @@ def stages_of(
     """
     included = stored.state is not RequestState.WITHDRAWN
     stages = [
+        *([_submitted(posting)] if posting else []),
         StageView(stage="sent", reached=True, at_ms=None, transaction_hash=stored.transaction_hash),
         StageView(
             stage="included",
@@ -71,6 +75,23 @@ def stages_of(
             StageView(stage=stage, reached=is_reached, at_ms=times.get(stage) if is_reached else None, note=note)
         )
     return [*stages, *_ending(stored, settled_at_s, final_block)]
+
+
+def stages_of_posting(posting: StoredPosting) -> list[StageView]:
+    """The stages of a request that no block has yet."""
+    transaction_hash = posting.transaction_hash or None
+    unreached: tuple[StageName, ...] = ("included", *_ORDER, "settled", "final")
+    is_over = posting.state is PostingState.UNPOSTED
+    return [
+        _submitted(posting),
+        StageView(stage="sent", reached=bool(transaction_hash), at_ms=None, transaction_hash=transaction_hash),
+        *(StageView(stage=stage, reached=False, at_ms=None) for stage in unreached if not is_over),
+        *([StageView(stage="closed", reached=True, at_ms=posting.ended_at_ms, note="unposted")] if is_over else []),
+    ]
+
+
+def _submitted(posting: StoredPosting) -> StageView:
+    return StageView(stage="submitted", reached=True, at_ms=posting.submitted_at_ms)
 
 
 def _times(entries: Iterable[TimelineEntry]) -> dict[str, int]:

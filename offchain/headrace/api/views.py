@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from headrace.api import schemas
+from headrace.api.drafts import Signing
+from headrace.core import typed_data
+from headrace.core.postings import PostingState
 from headrace.core.requests import pack
 from headrace.core.scheduling import Offer
 from headrace.core.tasks import LinkedNode
-from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Decision, Lane, Request, RoundRecord
-from headrace.ports import Call, ModelFacts, NodeFacts, StoredAssignment, StoredRequest, StoredResult, StoredRound
+from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Address, Decision, Lane, Mode, Request, RoundRecord
+from headrace.ports import (
+    Call,
+    ModelFacts,
+    NodeFacts,
+    StoredAssignment,
+    StoredPosting,
+    StoredRequest,
+    StoredResult,
+    StoredRound,
+)
 
 
 def model_view(model: ModelFacts) -> schemas.ModelView:
@@ -46,6 +58,31 @@ def params_view(request: Request) -> schemas.ParamsView:
         max_reward_wei=str(request.max_reward_wei),
         gas_budget_wei=str(request.gas_budget_wei),
         priority_fee_wei=str(request.priority_fee_wei),
+    )
+
+
+def request_of(params: schemas.ParamsView, requester: Address) -> Request:
+    """The request of a requester with these terms."""
+    return Request(
+        requester=requester,
+        relayer=params.relayer,
+        model_id=params.model_id,
+        prompt_hash=params.prompt_hash,
+        salt=int(params.salt),
+        deadline_s=params.deadline_s,
+        prompt_bytes=params.prompt_bytes,
+        max_output_tokens=params.max_output_tokens,
+        callback_gas=params.callback_gas,
+        lane=Lane[params.lane.upper()],
+        batchable=params.batchable,
+        inline_result=params.inline_result,
+        mode=Mode[params.mode.upper()],
+        k=params.k,
+        n=params.n,
+        verifier=params.verifier,
+        max_reward_wei=int(params.max_reward_wei),
+        gas_budget_wei=int(params.gas_budget_wei),
+        priority_fee_wei=int(params.priority_fee_wei),
     )
 
 
@@ -88,6 +125,44 @@ def summary_view(stored: StoredRequest) -> schemas.RequestSummary:
         block_number=stored.block_number,
         transaction_hash=stored.transaction_hash,
         included_at_s=stored.included_at_s,
+    )
+
+
+def posting_view(stored: StoredPosting) -> schemas.PostingView:
+    """What was handed in with a request."""
+    return schemas.PostingView(
+        submitted_at_ms=stored.submitted_at_ms,
+        relayer_fee_wei=str(stored.relayer_fee_wei),
+        valid_until_s=stored.valid_until_s,
+        reason=stored.reason,
+    )
+
+
+def signing_view(request: Request, signing: Signing, domain: typed_data.Domain) -> schemas.SigningView:
+    """What a wallet shows and signs."""
+    message = typed_data.request_for_message(request, signing.relayer_fee_wei, signing.valid_until_s)
+    return schemas.SigningView(
+        relayer_fee_wei=str(signing.relayer_fee_wei),
+        valid_until_s=signing.valid_until_s,
+        typed_data=typed_data.typed_message(domain, "RequestFor", message),
+    )
+
+
+def submitted_summary(stored: StoredPosting) -> schemas.RequestSummary:
+    """A request that no block has yet, in a list."""
+    request = stored.request
+    return schemas.RequestSummary(
+        request_id=stored.request_id,
+        # One that was posted is on its way to the index.
+        state="unposted" if stored.state is PostingState.UNPOSTED else "submitted",
+        requester=request.requester,
+        model_id=request.model_id,
+        lane=lane_name(request.lane),
+        escrow_wei=str(request.escrow_wei),
+        deadline_s=request.deadline_s,
+        block_number=None,
+        transaction_hash=stored.transaction_hash or None,
+        included_at_s=None,
     )
 
 

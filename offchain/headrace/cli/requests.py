@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ from headrace.cli import screens
 from headrace.cli.amounts import show_wei
 from headrace.cli.options import Json, RequestId, request_id, wei
 from headrace.cli.session import OpenChain, Session, require_included, session_of
-from headrace.client import Answer, Draft, HeadraceClient, Wanted
+from headrace.client import Answer, Draft, HeadraceClient, Wanted, fair_fee_wei
 from headrace.core.errors import HeadraceError, InvalidInput, Refused
 from headrace.core.types import Hash32, Lane
 
@@ -53,6 +53,12 @@ def new_request(
     max_escrow: Annotated[str | None, typer.Option(help="Refuse to escrow more than this.")] = None,
     public: Annotated[bool, typer.Option("--public", help="Publish prompt and answer on-chain, for ever.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Post it even if no node takes it at this price.")] = False,
+    gasless: Annotated[
+        bool, typer.Option("--gasless", help="Only sign: the relayer posts it, and credit in the market pays.")
+    ] = False,
+    max_relayer_fee: Annotated[
+        str | None, typer.Option(help="Most for the relayer, with --gasless [default: thrice what the gas costs].")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow it and show the answer.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -73,9 +79,15 @@ def new_request(
         force=force,
     )
     wanted = _with_chat(wanted, chat) if chat else wanted
-    outcome = asyncio.run(_new(session_of(context), wanted, wait=wait, as_json=as_json))
-    if outcome not in (None, "fulfilled"):
-        raise Refused(f"the request ended {outcome}, without an answer; its escrow is credited to the requester")
+    most_fee_wei = wei(max_relayer_fee, "--max-relayer-fee")
+    if most_fee_wei is not None and not gasless:
+        raise InvalidInput("--max-relayer-fee is for --gasless: without it no relayer is paid for posting")
+    way = _Way(gasless, most_fee_wei)
+    view = asyncio.run(_new(session_of(context), wanted, way, wait=wait, as_json=as_json))
+    if view is not None and view["state"] == "unposted":
+        raise Refused(f"the request was not posted, and nothing was escrowed. {view['posting']['reason']}")
+    if view is not None and view["state"] != "fulfilled":
+        raise Refused(f"the request ended {view['state']}, without an answer; its escrow is credited to the requester")
 
 
 @app.command("show")
@@ -104,7 +116,15 @@ def list_requests(
 # The commands' work
 
 
-async def _new(session: Session, wanted: Wanted, *, wait: bool, as_json: bool) -> str | None:
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a request gets onto the chain: by a transaction of its own, or by the relayer's."""
+
+    gasless: bool
+    most_fee_wei: int | None = None
+
+
+async def _new(session: Session, wanted: Wanted, way: _Way, *, wait: bool, as_json: bool) -> Mapping[str, Any] | None:
     signer = session.signer("requester")
     async with (
         session.open_chain(session.settings) as opened,
@@ -113,15 +133,12 @@ async def _new(session: Session, wanted: Wanted, *, wait: bool, as_json: bool) -
         if not wanted.model:
             wanted = replace(wanted, model=await client.offered_model())
         draft = await client.draft(wanted)
-        sender = session.sender(opened.chain, signer)
         if not as_json:
             _show_draft(session, draft)
-        transaction_hash = await client.send(draft, sender)
-        lines = screens.StageLines(session.console, session.clock.now_ms())
-        if not as_json:
-            lines.sent(transaction_hash)
-        await require_included(sender, transaction_hash, f"`headrace request show {draft.request_id}`")
-        sent = {"request_id": draft.request_id, "transaction_hash": transaction_hash}
+        if way.gasless:
+            sent, lines = await _submit(session, client, opened, draft, way, as_json=as_json)
+        else:
+            sent, lines = await _send(session, client, opened, draft, as_json=as_json)
         if not wait:
             if as_json:
                 screens.show_json(session.console, {**sent, "escrow_wei": str(draft.request.escrow_wei)})
@@ -129,15 +146,69 @@ async def _new(session: Session, wanted: Wanted, *, wait: bool, as_json: bool) -
                 session.console.print(f"Follow it with: headrace request show {draft.request_id}", soft_wrap=True)
             return None
         view, answer = await _follow(session, client, opened, draft, lines, as_json=as_json)
-        gas = await _gas_used(opened, view)
-        if as_json:
-            text = answer.text if answer else None
-            screens.show_json(session.console, {**sent, "answer": text, "gas_used": gas, "request": view})
-        else:
-            if answer:
-                screens.show_answer(session.console, answer.text, verified=answer.verified)
-            screens.show_settlement(session.console, view, gas)
-        return str(view["state"])
+        sent["transaction_hash"] = view["transaction_hash"]
+        await _show_outcome(session, opened, sent, view, answer, as_json=as_json)
+        return view
+
+
+async def _send(
+    session: Session,
+    client: HeadraceClient,
+    opened: OpenChain,
+    draft: Draft,
+    *,
+    as_json: bool,
+) -> tuple[dict[str, Any], screens.StageLines]:
+    """Post a draft by a transaction of the requester's own."""
+    sender = session.sender(opened.chain, session.signer("requester"))
+    transaction_hash = await client.send(draft, sender)
+    lines = screens.StageLines(session.console, session.clock.now_ms())
+    if not as_json:
+        lines.sent(transaction_hash)
+    await require_included(sender, transaction_hash, f"`headrace request show {draft.request_id}`")
+    return {"request_id": draft.request_id, "transaction_hash": transaction_hash}, lines
+
+
+async def _submit(
+    session: Session, client: HeadraceClient, opened: OpenChain, draft: Draft, way: _Way, *, as_json: bool
+) -> tuple[dict[str, Any], screens.StageLines]:
+    """Sign a draft for the relayer to post."""
+    most_wei = way.most_fee_wei
+    if most_wei is None:
+        most_wei = fair_fee_wei(await opened.chain.gas_quote(), draft)
+    request = await client.gasless(draft, most_fee_wei=most_wei)
+    account, credit_wei = client.account, await opened.chain.credit_wei(client.account)
+    if credit_wei < request.cost_wei:
+        raise Refused(
+            f"escrow and the relayer's fee are {request.cost_wei} wei, and the account {account} has {credit_wei} wei "
+            f"of credit. Nothing was sent: any account may add to it, with `headrace credit deposit "
+            f"{request.cost_wei - credit_wei}wei --account {account}`"
+        )
+    if not as_json:
+        session.console.print(f"fee     {show_wei(request.relayer_fee_wei)} for the relayer", soft_wrap=True)
+    lines = screens.StageLines(session.console, session.clock.now_ms())
+    await client.submit(request)
+    return {"request_id": draft.request_id, "relayer_fee_wei": str(request.relayer_fee_wei)}, lines
+
+
+async def _show_outcome(
+    session: Session,
+    opened: OpenChain,
+    sent: Mapping[str, Any],
+    view: Mapping[str, Any],
+    answer: Answer | None,
+    *,
+    as_json: bool,
+) -> None:
+    gas = await _gas_used(opened, view)
+    if as_json:
+        text = answer.text if answer else None
+        screens.show_json(session.console, {**sent, "answer": text, "gas_used": gas, "request": view})
+        return
+    if answer:
+        screens.show_answer(session.console, answer.text, verified=answer.verified)
+    if view["settlement"]:
+        screens.show_settlement(session.console, view, gas)
 
 
 async def _follow(
@@ -187,8 +258,9 @@ async def _list(session: Session, state: str | None, requester: str | None, limi
 
 
 async def _gas_used(opened: OpenChain, view: Mapping[str, Any]) -> dict[str, int]:
-    used = {}
-    for hash_ in (view["transaction_hash"], view["settlement"]["transaction_hash"]):
+    used: dict[str, int] = {}
+    hashes = (view["transaction_hash"], view["settlement"]["transaction_hash"]) if view["settlement"] else ()
+    for hash_ in hashes:
         try:
             receipt = await opened.chain.receipt(hash_)
         except HeadraceError:

@@ -21,6 +21,7 @@ _STYLES = {Severity.VIOLATION: "bold red", Severity.DIFFERENCE: "red", Severity.
 # The longest detail that still fits beside a stage's times into 80 columns.
 SHORT = 30
 _WAITING = {
+    "submitted": "sent by the relayer",
     "sent": "included in a block",
     "included": "confirmed",
     "eligible": "looked at by the scheduler",
@@ -62,17 +63,19 @@ class StageLines:
         self._console = console
         self._sent_at_ms = sent_at_ms
         self._shown: set[tuple[str, int | None]] = set()
+        self._is_sent = False
         self.waiting_for = _WAITING["sent"]
 
     def sent(self, transaction_hash: str) -> None:
-        """The transaction is on its way."""
+        """The requester's own transaction is on its way."""
+        self._is_sent = True
         self._line("sent", self._sent_at_ms, [f"transaction {transaction_hash}"])
 
     def update(self, view: Mapping[str, Any]) -> None:
         """Show the stages of a view that were not shown before. A request that is assigned again shows that again."""
         for stage in view["stages"]:
             name, at_ms = stage["stage"], stage["at_ms"]
-            if not stage["reached"] or name in ("sent", "final"):
+            if not stage["reached"] or name == "final" or (name == "sent" and self._is_sent):
                 continue
             key = (name, at_ms if name in ("assigned", "computing") else None)
             if key not in self._shown:
@@ -140,12 +143,18 @@ def show_request(console: Console, view: Mapping[str, Any]) -> None:
         ("requester", view["requester"]),
         ("deadline", moment(view["effective_deadline_s"])),
     ]
-    if view["settlement"] is None:
+    if view["posting"]:
+        rows.append(("relayer fee", show_wei(int(view["posting"]["relayer_fee_wei"]))))
+    if view["settlement"] is None and view["state"] != "unposted":
         rows += [("refund from", moment(view["refund_from_s"])), ("escrow", show_wei(int(view["escrow_wei"])))]
     show_rows(console, [*rows, *_cancel_rows(view)])
-    lines = StageLines(console, view["included_at_s"] * 1000)
-    lines.sent(view["transaction_hash"])
+    posting = view["posting"]
+    lines = StageLines(console, posting["submitted_at_ms"] if posting else view["included_at_s"] * 1000)
+    if not posting:
+        lines.sent(view["transaction_hash"])
     lines.update(view)
+    if posting and posting["reason"]:
+        console.print(Text(printable(posting["reason"]), style="yellow"))
     _show_attempts(console, view)
     if view["settlement"]:
         show_settlement(console, view, {})
@@ -177,7 +186,7 @@ def show_requests(console: Console, requests: Sequence[Mapping[str, Any]]) -> No
         return
     for each in requests:
         console.print(Text(printable(each["request_id"]), style="bold"), soft_wrap=True)
-        included = moment(each["included_at_s"])
+        included = "in no block yet    " if each["included_at_s"] is None else moment(each["included_at_s"])
         escrow = show_ether(int(each["escrow_wei"]))
         console.print(Text(f"  {each['state']:<10} {each['lane']:<9} {included}  {escrow}"), soft_wrap=True)
 
@@ -203,10 +212,14 @@ def show_audit(console: Console, report: AuditReport) -> None:
 def _details(stage: Mapping[str, Any], view: Mapping[str, Any]) -> list[str]:
     name = stage["stage"]
     if name in ("included", "settled", "closed"):
+        if stage["block_number"] is None:
+            return [str(stage["note"])]
         ending = [str(stage["note"]) + ","] if name == "closed" else []
         hash_ = stage.get("transaction_hash")
         transaction = [f"transaction {hash_}"] if hash_ and name != "included" else []
         return [*ending, f"block {stage['block_number']}", *transaction]
+    if name == "sent":
+        return [f"transaction {stage['transaction_hash']}"]
     attempts = view["assignments"]
     if name in ("assigned", "computing") and attempts:
         return [f"round {attempts[-1]['round']}", f"node {attempts[-1]['node']}"]

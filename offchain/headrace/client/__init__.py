@@ -4,6 +4,7 @@ from headrace.client.answers import Answer
 from headrace.client.client import HeadraceClient
 from headrace.client.drafts import Draft, Wanted
 from headrace.client.errors import ApiRefused, NoRelease, Untrue, WaitEnded
+from headrace.client.gasless import GaslessRequest, fair_fee_wei
 from headrace.client.sender import ChainSender, TransactionSender
 
 __all__ = [
@@ -11,10 +12,12 @@ __all__ = [
     "ApiRefused",
     "ChainSender",
     "Draft",
+    "GaslessRequest",
     "HeadraceClient",
     "NoRelease",
     "TransactionSender",
     "Untrue",
     "WaitEnded",
     "Wanted",
+    "fair_fee_wei",
 ]

@@ -14,6 +14,7 @@ from headrace.client.answers import Answer, ResultVerifier, answer_of, ref_of
 from headrace.client.audits import ApiRounds
 from headrace.client.drafts import Draft, Network, Wanted, checked_draft, packed_of
 from headrace.client.errors import ApiRefused, NoRelease, Untrue, WaitEnded
+from headrace.client.gasless import SIGNATURE_S, GaslessRequest, chosen_fee_wei
 from headrace.client.http import ApiCalls, Backoff
 from headrace.client.sender import TransactionSender
 from headrace.core import typed_data
@@ -25,7 +26,7 @@ from headrace.core.types import Address, Hash32, Request
 from headrace.ports import Call, Clock, Signer
 
 ACCESS_S = 900
-TERMINAL = frozenset({"fulfilled", "expired", "cancelled"})
+TERMINAL = frozenset({"fulfilled", "expired", "cancelled", "unposted"})
 
 OnView = Callable[[Mapping[str, Any]], None]
 
@@ -140,8 +141,12 @@ class HeadraceClient:
         """The relayer's rounds, for an audit."""
         return ApiRounds(self._calls)
 
-    async def draft(self, wanted: Wanted) -> Draft:
+    async def draft(self, wanted: Wanted, *, requester: Address | None = None) -> Draft:
         """Have a request drafted and its prompt stored, and check that the draft is what was asked.
+
+        Args:
+            wanted: what is asked for.
+            requester: whose request it is, such as a contract account's; the client's own account unless given.
 
         Raises:
             ApiRefused: the relayer refuses it; the message says what to do.
@@ -149,13 +154,63 @@ class HeadraceClient:
             Refused: at today's prices no node would take it.
         """
         network = await self.network()
-        body = await self._calls.json("POST", "/v1/requests/draft", body=wanted.body(self.account))
+        requester = requester or self.account
+        body = await self._calls.json("POST", "/v1/requests/draft", body=wanted.body(requester))
         model_id = await self._model_id(wanted.model)
-        return checked_draft(wanted, body, network, self.account, model_id, self._clock.now_ms() // 1000)
+        return checked_draft(wanted, body, network, requester, model_id, self._clock.now_ms() // 1000)
 
     async def send(self, draft: Draft, sender: TransactionSender) -> Hash32:
         """Send a draft's transaction. A draft that is sent twice is refused by the market, never paid twice."""
         return await sender.send(draft.call)
+
+    async def gasless(
+        self,
+        draft: Draft,
+        *,
+        relayer_fee_wei: int | None = None,
+        most_fee_wei: int | None = None,
+        valid_for_s: int = SIGNATURE_S,
+    ) -> GaslessRequest:
+        """What to sign to have the relayer post a draft. Nothing is sent.
+
+        Args:
+            draft: a checked draft.
+            relayer_fee_wei: for the relayer; what it asks for unless given.
+            most_fee_wei: refuse to sign more than this.
+            valid_for_s: how long the signature counts.
+
+        Raises:
+            Refused: this relayer posts requests for nobody.
+            Untrue: it asks for more than may be signed.
+        """
+        network = await self.network()
+        fee_wei = chosen_fee_wei(draft, relayer_fee_wei, most_fee_wei)
+        until_s = min(self._clock.now_ms() // 1000 + valid_for_s, draft.request.deadline_s)
+        return GaslessRequest(draft, fee_wei, until_s, typed_data.Domain(network.chain_id, network.market))
+
+    async def submit(self, request: GaslessRequest, signature: bytes | None = None) -> Hash32:
+        """Hand in a request for the relayer to post; `wait` follows it. To repeat it is safe: it is posted once.
+
+        Args:
+            request: as `gasless` made it.
+            signature: what the requester's wallet or contract (ERC-1271) signed; by the client's own key unless given.
+
+        Returns:
+            The request's id.
+
+        Raises:
+            ApiRefused: it is not taken; the message says what to do.
+            NotAllowed: it is another account's request, and no signature is given.
+        """
+        requester = request.draft.request.requester
+        if signature is None:
+            if requester != self.account:
+                raise NotAllowed(f"the request is of {requester}, and the client's key is of {self.account}")
+            signature = self._key.sign_digest(request.digest())
+        answer = await self._calls.json("POST", "/v1/requests", body=request.body(signature))
+        if not isinstance(answer, dict) or answer.get("request_id") != request.draft.request_id:
+            raise Untrue("the relayer took another request than was handed in")
+        return request.draft.request_id
 
     # After sending
 
@@ -175,7 +230,7 @@ class HeadraceClient:
         return found
 
     async def wait(self, request_id: Hash32, timeout_s: float, on_view: OnView | None = None) -> Mapping[str, Any]:
-        """Follow a request until it is fulfilled, expired or cancelled.
+        """Follow a request until it is fulfilled, expired or cancelled; a submitted one also until it is unposted.
 
         Args:
             request_id: of the request.
@@ -227,7 +282,7 @@ class HeadraceClient:
 
         Raises:
             NotAllowed: it is another account's request.
-            ApiRefused: it is closed already.
+            ApiRefused: it is closed already, or in no block yet.
             NoRelease: the relayer says neither; nothing was sent.
         """
         try:
@@ -237,7 +292,7 @@ class HeadraceClient:
                 raise NotAllowed(f"the request is of {request.requester}, and only its requester can cancel it")
             release = await self._release(request_id, request)
         except (ApiRefused, Unavailable) as exc:
-            if isinstance(exc, ApiRefused) and exc.code in ("NOT_FOUND", Refused.code):
+            if isinstance(exc, ApiRefused) and exc.code in ("NOT_FOUND", "NOT_POSTED", Refused.code):
                 raise
             raise NoRelease(
                 f"{sentence(str(exc))} Nothing was sent, since without the relayer's release the escrow comes back "

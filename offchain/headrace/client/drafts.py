@@ -83,12 +83,23 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A checked request that is ready to be sent."""
+    """A checked request that is ready to be sent.
+
+    Args:
+        request: all its terms.
+        request_id: its id, which is known before it is sent.
+        call: the transaction that posts it.
+        warnings: what may keep it from being answered, one sentence each.
+        is_published: its prompt goes on-chain.
+        relayer_fee_wei: what its relayer asks for posting it; None = its requester must send it.
+    """
 
     request: Request
     request_id: Hash32
     call: Call
     warnings: tuple[str, ...]
+    is_published: bool = False
+    relayer_fee_wei: int | None = None
 
 
 def checked_draft(
@@ -143,7 +154,17 @@ def checked_draft(
         )
     call = Call(network.market, request_inference_data(request, payload if wanted.public else b""), request.escrow_wei)
     id_ = request_id(request, network.chain_id, network.market)
-    return Draft(request, id_, call, tuple(str(each) for each in body.get("warnings", ())))
+    warnings = tuple(str(each) for each in body.get("warnings", ()))
+    return Draft(request, id_, call, warnings, wanted.public, _relayer_fee_wei(body))
+
+
+def _relayer_fee_wei(body: Mapping[str, Any]) -> int | None:
+    """What the relayer asks for posting. Whoever signs says how much is too much."""
+    signing = body.get("gasless")
+    try:
+        return None if signing is None else int(signing["relayer_fee_wei"])
+    except (KeyError, TypeError, ValueError) as exc:
+        raise Untrue(f"the relayer's fee cannot be read: {exc}") from exc
 
 
 def packed_of(words: Mapping[str, Any]) -> PackedRequest:

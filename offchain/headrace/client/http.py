@@ -79,7 +79,8 @@ class ApiCalls:
         query: Mapping[str, str] | None,
         headers: Mapping[str, str] | None,
     ) -> Any:
-        """Every call of this API may be repeated: a draft is not sent, a payload is the same under its hash."""
+        """Every call of this API may be repeated: a draft is not sent, a payload is the same under its hash, and a
+        request that is handed in again is posted once."""
         failure: Unavailable | ApiRefused = Unavailable(f"the relayer's API at {self._url} was not asked")
         for attempt in range(self._backoff.attempts):
             retry_after_s = 0.0

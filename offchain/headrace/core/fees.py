@@ -14,6 +14,12 @@ KIB = 1024
 THOUSAND_TOKENS = 1000
 
 
+# Gas of `requestInferenceFor` with a key's signature, and of each byte of a prompt that is published. Bytes make the
+# price of the calldata (EIP-7623) overtake that of the work. tests/adapters/test_posting_gas.py holds both to a chain.
+_POSTING_GAS, _POSTING_GAS_PER_BYTE = 77_500, 26
+_POSTING_FLOOR_GAS, _POSTING_FLOOR_GAS_PER_BYTE = 37_000, 40
+
+
 @dataclass(frozen=True, slots=True)
 class Payout:
     """How an escrow is split at settlement; the three parts add up to it. `node_wei` is of all paid nodes together."""
@@ -47,6 +53,16 @@ def charged_gas(terms: MarketTerms, batch_size: int, result_bytes: int, nodes: i
 def charged_gas_price_wei(terms: MarketTerms, quote: GasQuote) -> int:
     """Wei a gas that the market pays: what the transaction pays, at most `tip_cap` above the base fee."""
     return quote.base_fee_wei + min(quote.tip_wei, terms.tip_cap_wei)
+
+
+def posting_gas(published_bytes: int) -> int:
+    """Gas of posting a request for its requester.
+
+    Args:
+        published_bytes: of a prompt that is published on-chain, else 0.
+    """
+    work = _POSTING_GAS + _POSTING_GAS_PER_BYTE * published_bytes
+    return max(work, _POSTING_FLOOR_GAS + _POSTING_FLOOR_GAS_PER_BYTE * published_bytes)
 
 
 def payout(

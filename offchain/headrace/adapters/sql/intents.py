@@ -12,6 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace.adapters.sql.book import RequestBook
 from headrace.adapters.sql.database import chunks
 from headrace.adapters.sql.part import StorePart
+from headrace.adapters.sql.postings import (
+    REQUEST_FOR,
+    end_tied_posting,
+    reopen_tied_posting,
+    tie_posting,
+)
 from headrace.adapters.sql.requests import drop_result
 from headrace.adapters.sql.rows import Row, intent_of, row_of_attempt
 from headrace.adapters.sql.tables import attempts, intents
@@ -69,6 +75,8 @@ class IntentStore(StorePart):
                 for request_id in detail["request_ids"]:
                     book.move(request_id, Cause.BATCHED, {"intent": intent_id})
                 await book.flush()
+            if kind == REQUEST_FOR:
+                await tie_posting(connection, detail["request_id"], intent_id)
             (intent,) = await _intents(connection, intents.c.intent_id == intent_id)
         return intent
 
@@ -101,6 +109,8 @@ class IntentStore(StorePart):
                 await book.load(intent.detail["request_ids"])
                 await _take_back(connection, book, intent, state, detail.get("unpaid", {}))
                 await book.flush()
+            if intent.kind == REQUEST_FOR:
+                await end_tied_posting(connection, intent_id, state, self._clock.now_ms())
 
     async def intent_of_transaction(self, transaction_hash: Hash32) -> StoredIntent | None:
         async with self._database.read() as connection:
@@ -138,6 +148,8 @@ async def _reopen(connection: AsyncConnection, book: RequestBook, ended: Iterabl
             .where(intents.c.intent_id == intent.intent_id)
             .values(state="open", block_number=0, outcome={})
         )
+        if intent.kind == REQUEST_FOR:
+            await reopen_tied_posting(connection, intent.intent_id)
         if intent.kind == SUBMIT_RESULTS:
             await book.load(intent.detail["request_ids"])
             for request_id in intent.detail["request_ids"]:

@@ -12,6 +12,7 @@ from sqlalchemy import RowMapping
 
 from headrace.core.events import BlockRef, ChainEvent
 from headrace.core.lifecycle import RequestState
+from headrace.core.postings import PostingState
 from headrace.core.scheduling import Anchor, CyclePlan, PlannedDecision
 from headrace.core.types import Assignment, Decision, DecisionKind, Lane, Mode, Reason, Request, Result, RoundRecord
 from headrace.ports import (
@@ -20,6 +21,7 @@ from headrace.ports import (
     StoredAttempt,
     StoredCycle,
     StoredIntent,
+    StoredPosting,
     StoredRequest,
     StoredResult,
     StoredRound,
@@ -47,10 +49,9 @@ def event_of(row: Row) -> ChainEvent:
 
 
 def request_of(row: Row) -> StoredRequest:
-    fields = {name: row[name] for name in REQUEST_FIELDS}
     return StoredRequest(
         request_id=row["request_id"],
-        request=Request(**{**fields, "lane": Lane(fields["lane"]), "mode": Mode(fields["mode"])}),
+        request=_request_of_fields({name: row[name] for name in REQUEST_FIELDS}),
         state=RequestState(row["state"]),
         block_number=row["block_number"],
         block_hash=row["block_hash"],
@@ -61,6 +62,10 @@ def request_of(row: Row) -> StoredRequest:
         released_until_s=row["released_until_s"],
         closed=row["closed"],
     )
+
+
+def _request_of_fields(fields: Mapping[str, Any]) -> Request:
+    return Request(**{**fields, "lane": Lane(fields["lane"]), "mode": Mode(fields["mode"])})
 
 
 def row_of_request(request: Request) -> dict[str, Any]:
@@ -251,6 +256,39 @@ def intent_of(row: Row, attempts: Sequence[Row]) -> StoredIntent:
         created_at_ms=row["created_at_ms"],
         sender=row["sender"],
     )
+
+
+def posting_of(row: Row) -> StoredPosting:
+    return StoredPosting(
+        request_id=row["request_id"],
+        request=_request_of_fields(row["request"]),
+        relayer_fee_wei=row["relayer_fee_wei"],
+        valid_until_s=row["valid_until_s"],
+        data=row["data"],
+        submitted_at_ms=row["submitted_at_ms"],
+        state=PostingState(row["state"]),
+        reason=row["reason"],
+        ended_at_ms=row["ended_at_ms"],
+        intent_state=row["intent_state"] or "",
+        intent_block=row["intent_block"] or 0,
+        transaction_hash=row["transaction_hash"] or "",
+    )
+
+
+def row_of_posting(stored: StoredPosting) -> dict[str, Any]:
+    return {
+        "request_id": stored.request_id,
+        "state": str(stored.state),
+        "requester": stored.request.requester,
+        "request": dataclasses.asdict(stored.request),
+        "relayer_fee_wei": stored.relayer_fee_wei,
+        "valid_until_s": stored.valid_until_s,
+        "data": stored.data,
+        "reason": stored.reason,
+        "submitted_at_ms": stored.submitted_at_ms,
+        "ended_at_ms": stored.ended_at_ms,
+        "intent_id": None,
+    }
 
 
 def row_of_attempt(attempt: StoredAttempt) -> dict[str, Any]:

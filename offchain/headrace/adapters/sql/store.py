@@ -7,13 +7,14 @@ from headrace.adapters.sql.database import Database
 from headrace.adapters.sql.faults import FaultStore
 from headrace.adapters.sql.intents import IntentStore
 from headrace.adapters.sql.payloads import PayloadStore
+from headrace.adapters.sql.postings import PostingStore
 from headrace.adapters.sql.requests import RequestStore
 from headrace.adapters.sql.results import ResultStore
 from headrace.adapters.sql.rounds import RoundStore
 from headrace.ports import Clock
 
 
-class SqlStore(BlockStore, RequestStore, RoundStore, PayloadStore, ResultStore, IntentStore, FaultStore):
+class SqlStore(BlockStore, RequestStore, RoundStore, PayloadStore, ResultStore, IntentStore, FaultStore, PostingStore):
     """What a relayer knows. Each call is one transaction."""
 
     @classmethod

@@ -309,6 +309,26 @@ Index(
     postgresql_where=text("state <> 'dropped'"),
 )
 
+postings = Table(
+    "postings",
+    metadata,
+    _hash("request_id", primary_key=True),
+    _state(),
+    _address("requester"),
+    Column("request", JSON, nullable=False),
+    _wide("relayer_fee_wei"),
+    _number("valid_until_s"),
+    Column("data", LargeBinary, nullable=False),
+    Column("reason", Text, nullable=False),
+    _number("submitted_at_ms"),
+    _number("ended_at_ms"),
+    # The last intent that was to post it.
+    Column("intent_id", BigInteger().with_variant(Integer, "sqlite"), ForeignKey(intents.c.intent_id)),
+    Index(None, "state", "submitted_at_ms"),
+    Index(None, "requester", "state"),
+    Index(None, "intent_id"),
+)
+
 attempts = Table(
     "attempts",
     metadata,

@@ -6,8 +6,11 @@ from fastapi import APIRouter
 
 import headrace
 from headrace.api import schemas
+from headrace.api.chain_facts import ChainFacts
+from headrace.api.context import ApiContext
 from headrace.api.dependencies import Context, Facts
 from headrace.api.views import model_view
+from headrace.core.errors import Unavailable
 from headrace.core.snapshot import policy_hash
 
 API_VERSION = 1
@@ -57,12 +60,30 @@ async def get_network(context: Context, facts: Facts) -> schemas.NetworkView:
         limits=schemas.LimitsView(
             payload_bytes=context.limits.payload_bytes, max_output_tokens=context.limits.max_output_tokens
         ),
+        gasless=await _gasless(context, facts),
         confirmations=context.confirmations,
         models=[model_view(model) for model in await facts.models()],
         link_url=context.link_url,
         api_version=API_VERSION,
         link_protocol_version=LINK_PROTOCOL_VERSION,
         package_version=headrace.__version__,
+    )
+
+
+async def _gasless(context: ApiContext, facts: ChainFacts) -> schemas.GaslessView | None:
+    intake = context.gasless
+    if intake is None:
+        return None
+    try:
+        floor_wei = str(intake.fee_floor_wei(await facts.gas_quote()))
+    except Unavailable:
+        # All else here can be told without the chain.
+        floor_wei = None
+    return schemas.GaslessView(
+        relayer_fee_floor_wei=floor_wei,
+        fee_margin_bps=intake.settings.fee_margin_bps,
+        max_open=intake.settings.max_open,
+        max_open_per_requester=intake.settings.max_open_per_requester,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -12,14 +13,17 @@ from headrace.api.chain_facts import ChainFacts
 from headrace.api.context import ApiContext
 from headrace.api.dependencies import AddressText, Context, Facts, HashPath
 from headrace.api.drafts import Drafter
-from headrace.api.errors import AlreadyAssigned, NotSettled
-from headrace.api.timeline import stages_of
+from headrace.api.errors import AlreadyAssigned, NotPosted, NotSettled
+from headrace.api.timeline import stages_of, stages_of_posting
 from headrace.api.views import (
     assignment_view,
     decision_view,
     packed_view,
     params_view,
+    posting_view,
     result_view,
+    signing_view,
+    submitted_summary,
     summary_view,
     transaction_view,
 )
@@ -28,10 +32,11 @@ from headrace.core.calls import cancel_with_release_data
 from headrace.core.canonical import MAX_SAFE_INTEGER
 from headrace.core.errors import NotAllowed, NotFound, Refused, Unavailable
 from headrace.core.lifecycle import TERMINAL, RequestState
+from headrace.core.postings import PostingState
 from headrace.core.reasons import why_unassigned
-from headrace.core.types import Hash32
+from headrace.core.types import Address, Hash32, Request
 from headrace.logging import bind_request
-from headrace.ports import Call, StoredRequest
+from headrace.ports import Call, StoredPosting, StoredRequest
 
 router = APIRouter(prefix="/v1/requests", tags=["requests"])
 
@@ -49,6 +54,7 @@ async def draft_request(wanted: schemas.DraftRequest, context: Context, facts: F
         payload="0x" + draft.payload.hex(),
         escrow_wei=str(draft.request.escrow_wei),
         transaction=transaction_view(draft.call, context.chain.chain_id),
+        gasless=signing_view(draft.request, draft.signing, context.domain) if draft.signing else None,
         obstacles=list(draft.obstacles),
         warnings=list(draft.warnings),
     )
@@ -58,32 +64,36 @@ async def draft_request(wanted: schemas.DraftRequest, context: Context, facts: F
 async def list_requests(
     context: Context,
     requester: Annotated[AddressText | None, Query()] = None,
-    state: Annotated[list[RequestState] | None, Query()] = None,
+    state: Annotated[list[RequestState | schemas.PostingName] | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     before_block: Annotated[int | None, Query(ge=0, lt=1 << 63)] = None,
 ) -> schemas.RequestList:
-    """Requests of this relayer. A page never ends within a block, so it may be a little shorter or longer."""
-    states = state or [each for each in RequestState if each is not RequestState.WITHDRAWN]
+    """Requests of this relayer. A page never ends within a block, so it may be a little shorter or longer. Those that
+    no block has yet are on the first page; those that are unposted are listed when `state` asks for them."""
+    wanted = state or [*(each for each in RequestState if each is not RequestState.WITHDRAWN), "submitted"]
+    states = [each for each in wanted if isinstance(each, RequestState)]
+    first = [] if before_block is not None else await _submitted(context, wanted, requester, limit)
     found = await context.store.requests(states=states, requester=requester, limit=limit + 1, before_block=before_block)
     if len(found) <= limit:
-        return schemas.RequestList(requests=[summary_view(each) for each in found], next_before_block=None)
+        return _list(first, found, None)
     cut = found[limit].block_number
     page = [each for each in found if each.block_number > cut]
-    next_before = cut + 1
-    if not page:
-        whole = await context.store.requests(
-            states=states, requester=requester, limit=MOST_OF_A_BLOCK, before_block=cut + 1
-        )
-        page = [each for each in whole if each.block_number == cut]
-        next_before = cut
-    return schemas.RequestList(requests=[summary_view(each) for each in page], next_before_block=next_before)
+    if page:
+        return _list(first, page, cut + 1)
+    whole = await context.store.requests(
+        states=states, requester=requester, limit=MOST_OF_A_BLOCK, before_block=cut + 1
+    )
+    return _list(first, [each for each in whole if each.block_number == cut], cut)
 
 
 @router.get("/{request_id}", summary="A request with its full timeline")
 async def get_request(request_id: HashPath, context: Context, facts: Facts) -> schemas.RequestView:
     """Stages, decisions, assignments, the answer's hash and who was paid what."""
     with bind_request(request_id):
-        return await _view(await _known(context, request_id), context, facts)
+        posting = await context.store.posting(request_id)
+        if posting is not None and await context.store.request(request_id) is None:
+            return await _view_of_posting(posting, facts)
+        return await _view(await _known(context, request_id), posting, context, facts)
 
 
 @router.get("/{request_id}/result-proof", summary="What verifyResult takes")
@@ -148,12 +158,56 @@ async def _require_unassigned(context: ApiContext, request_id: Hash32, is_held: 
 
 async def _known(context: ApiContext, request_id: Hash32) -> StoredRequest:
     stored = await context.store.request(request_id)
+    if stored is None and await context.store.posting(request_id) is not None:
+        raise NotPosted("no block has the request yet")
     if stored is None:
         raise NotFound(f"no request {request_id} is known to this relayer")
     return stored
 
 
-async def _view(stored: StoredRequest, context: ApiContext, facts: ChainFacts) -> schemas.RequestView:
+def _list(
+    first: Sequence[schemas.RequestSummary], page: Sequence[StoredRequest], next_before: int | None
+) -> schemas.RequestList:
+    return schemas.RequestList(requests=[*first, *(summary_view(each) for each in page)], next_before_block=next_before)
+
+
+async def _submitted(
+    context: ApiContext, states: Sequence[str], requester: Address | None, limit: int
+) -> list[schemas.RequestSummary]:
+    """Requests that no block has yet."""
+    found: list[StoredPosting] = []
+    for state in (PostingState.SUBMITTED, PostingState.UNPOSTED):
+        if state in states:
+            found += await context.store.postings(state, requester=requester, limit=limit)
+    return [submitted_summary(each) for each in found if await context.store.request(each.request_id) is None]
+
+
+async def _view_of_posting(posting: StoredPosting, facts: ChainFacts) -> schemas.RequestView:
+    request = posting.request
+    return schemas.RequestView(
+        **submitted_summary(posting).model_dump(),
+        model_name=await _model_name(request, facts),
+        params=params_view(request),
+        request=packed_view(request),
+        priority_fee_added_wei="0",
+        effective_deadline_s=request.deadline_s,
+        refund_from_s=request.deadline_s + (await facts.terms()).grace_s,
+        cancel_announced_at_s=None,
+        posting=posting_view(posting),
+        released_until_s=None,
+        stages=stages_of_posting(posting),
+        events=[],
+        decision=None,
+        why_unassigned="",
+        assignments=[],
+        result=None,
+        settlement=None,
+    )
+
+
+async def _view(
+    stored: StoredRequest, posting: StoredPosting | None, context: ApiContext, facts: ChainFacts
+) -> schemas.RequestView:
     store, request_id = context.store, stored.request_id
     entries = await store.timeline(request_id)
     decision = (await store.last_decisions([request_id])).get(request_id)
@@ -166,7 +220,7 @@ async def _view(stored: StoredRequest, context: ApiContext, facts: ChainFacts) -
     final_block = head.number - context.confirmations if head else -1
     return schemas.RequestView(
         **summary_view(stored).model_dump(),
-        model_name=await _model_name(stored, facts),
+        model_name=await _model_name(stored.request, facts),
         params=params_view(stored.request),
         request=packed_view(stored.request),
         priority_fee_added_wei=str(stored.priority_fee_added_wei),
@@ -176,8 +230,9 @@ async def _view(stored: StoredRequest, context: ApiContext, facts: ChainFacts) -
         cancel_announced_at_s=(
             stored.effective_deadline_s if stored.effective_deadline_s != stored.request.deadline_s else None
         ),
+        posting=posting_view(posting) if posting else None,
         released_until_s=stored.released_until_s or None,
-        stages=stages_of(stored, entries, decision, settled_at_s, final_block),
+        stages=stages_of(stored, entries, decision, settled_at_s, final_block, posting),
         events=[
             schemas.EventView(at_ms=each.at_ms, stage=each.stage, detail=_safe(dict(each.detail))) for each in entries
         ],
@@ -189,9 +244,9 @@ async def _view(stored: StoredRequest, context: ApiContext, facts: ChainFacts) -
     )
 
 
-async def _model_name(stored: StoredRequest, facts: ChainFacts) -> str:
+async def _model_name(request: Request, facts: ChainFacts) -> str:
     models = await facts.models()
-    return next((model.name for model in models if model.model_id == stored.request.model_id), "")
+    return next((model.name for model in models if model.model_id == request.model_id), "")
 
 
 async def _settlement(stored: StoredRequest, context: ApiContext) -> schemas.SettlementView | None:
