@@ -34,7 +34,7 @@ contract AssignedTest is Base {
         VM.prank(by);
         market.submitAssigned(assignment, signature, set);
 
-        uint256 charge = 100_000 * uint256(price < 2 gwei ? price : 2 gwei);
+        uint256 charge = market.ASSIGNED_GAS() * uint256(price < 2 gwei ? price : 2 gwei);
         uint256 gasPaid = charge < params.gasBudget ? charge : params.gasBudget;
         uint256 paid = reward + uint256(params.priorityFee) + gasPaid + (params.gasBudget - gasPaid) / 10;
         VM.assertEq(_credit(operators[0].payee), paid, "node");

@@ -80,7 +80,7 @@ abstract contract Base is Signing, Rounds {
             IStakeManager(address(stakes)),
             IScheduleLog(address(log)),
             MarketBase.GasTerms({
-                tipCap: 2 gwei, fixedGas: 128_000, itemGas: 13_575, nodeGas: 16_000, assignedGas: 100_000
+                tipCap: 2 gwei, fixedGas: 130_500, itemGas: 13_800, nodeGas: 20_000, assignedGas: 87_500
             }),
             probation
         );

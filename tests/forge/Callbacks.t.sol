@@ -166,8 +166,10 @@ contract CallbacksTest is Base {
         VM.assertEq(_credit(relayer), 0, "nothing is the relayer's");
         uint256 capped = price < 2 gwei ? price : 2 gwei;
         uint256 paid = _credit(operators[0].payee);
-        VM.assertGe(paid, 1e15 + 1e14 + (110_000 * capped) + (1 ether - 110_000 * capped) / 10, "at least");
-        VM.assertLe(paid, 1e15 + 1e14 + (340_000 * capped) + (1 ether - 340_000 * capped) / 10, "at most");
+        uint256 least = market.ASSIGNED_GAS() * capped;
+        uint256 most = least + (CALLBACK_GAS + 40_000) * capped;
+        VM.assertGe(paid, 1e15 + 1e14 + least + (1 ether - least) / 10, "at least");
+        VM.assertLe(paid, 1e15 + 1e14 + most + (1 ether - most) / 10 + 1, "at most");
         VM.assertEq(paid + _credit(address(consumer)), 1 ether + 1e15 + 1e14, "I3");
     }
 

@@ -477,7 +477,8 @@ contract ResultsTest is Base {
         uint256 charge = market.gasChargeOf(nodes, bytes_, batch);
         if (batch == 0 || nodes == 0 || nodes > 16) return;
         uint256 capped = price < 2 gwei ? price : 2 gwei;
-        uint256 gas = (128_000 + 16_000 * (uint256(nodes) - 1)) / batch + 13_575 + 40 * uint256(bytes_);
+        uint256 shared = market.FIXED_GAS() + market.NODE_GAS() * (uint256(nodes) - 1);
+        uint256 gas = shared / batch + market.ITEM_GAS() + 40 * uint256(bytes_);
         VM.assertEq(charge, gas * capped, "charge");
     }
 
