@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import fcntl
 import json
 import os
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -34,7 +36,7 @@ CONTRACTS = {
     "AttestedKeyVerifier": "verifiers/",
 }
 # What tests deploy when they need it.
-HELPERS = {"SignerWallet": "test/"}
+HELPERS = {"SignerWallet": "test/", "Receiver": "test/"}
 MNEMONIC = "test test test test test test test test test test test junk"
 GWEI = 10**9
 ETHER = 10**18
@@ -169,18 +171,25 @@ def compiled(name: str) -> dict[str, Any]:
 @contextmanager
 def _anvil(*arguments: str) -> Iterator[str]:
     command = [str(ROOT / "node_modules/.bin/anvil"), "--port", "0", "--no-mining", "--mnemonic", MNEMONIC]
-    command += ["--hardfork", "prague", *arguments]
+    command += [*([] if "--hardfork" in arguments else ["--hardfork", "prague"]), *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    log = process.stdout
+    # It writes a line for every call, and stops when nobody reads them.
+    reading = threading.Thread(target=collections.deque, args=(log, 0), name="anvil's log")
     try:
-        assert process.stdout is not None
-        for line in process.stdout:
+        for line in log:
             if line.startswith("Listening on "):
+                reading.start()
                 yield f"http://{line.removeprefix('Listening on ').strip()}"
                 return
         raise AssertionError("anvil ended before it listened")
     finally:
         process.terminate()
-        process.communicate(timeout=10)
+        process.wait(timeout=10)
+        if reading.ident is not None:
+            reading.join(timeout=10)
+        log.close()
 
 
 async def _deploy(chain: LocalChain) -> Deployment:
