@@ -28,7 +28,7 @@ from headrace.api.app import create_app
 from headrace.api.context import ApiContext, ApiLimits, Contracts
 from headrace.api.server import bind, serve
 from headrace.core.batching import BatchPolicy
-from headrace.core.calls import selectors
+from headrace.core.calls import fault_selectors, selectors
 from headrace.core.errors import ConfigurationError, HeadraceError, InvalidInput, UnknownModel
 from headrace.core.fees import BPS
 from headrace.core.guard import MAX_FEE_CEILING_WEI, GuardPolicy
@@ -42,15 +42,18 @@ from headrace.node.self_settler import SelfSettler
 from headrace.ports import Backend, ModelFacts, NodeFacts
 from headrace.services.aggregator import Aggregator
 from headrace.services.dispatcher import Dispatcher
+from headrace.services.dossiers import Dossiers
 from headrace.services.gauges import Gauges
 from headrace.services.indexer import Indexer, IndexerSettings
 from headrace.services.intake import Intake, IntakeSettings
 from headrace.services.poster import Poster, PosterSettings
+from headrace.services.prover import Prover, ProverSettings, RelayersProofs
 from headrace.services.reaper import Reaper
 from headrace.services.scheduler import Scheduler, SchedulerSettings
 from headrace.services.sender import Sender
 from headrace.services.settler import Settler
 from headrace.services.wake import Wake
+from headrace.services.watch import StoreWords, Watch, WatchSettings
 from headrace.settings import GaslessSettings, NodeSettings, Settings
 from headrace.wiring import open_chain, open_payer, open_signer, open_submitter
 
@@ -77,6 +80,7 @@ class _Relayer:
     reaper: Reaper
     poster: Poster
     gauges: Gauges
+    watch: Watch | None
     api: ApiContext
 
 
@@ -223,10 +227,32 @@ async def _wire(
         reaper=Reaper(chain, store, sender, signer, metrics, terms, submitter=named),
         poster=poster,
         gauges=gauges,
+        watch=await _watch(settings, chain, store, sender, signer, payer, metrics),
         api=_api_context(
             settings, chain, store, link, signer, policy, metrics, indexer, scheduler, intake, named, gauges
         ),
     )
+
+
+async def _watch(
+    settings: Settings,
+    chain: Web3Chain,
+    store: SqlStore,
+    sender: Sender,
+    signer: LocalSigner,
+    payer: LocalSigner,
+    metrics: PrometheusMetrics,
+) -> Watch | None:
+    """The relayer's watch over its nodes. What it proves is sent, and rewarded, as its other transactions are."""
+    section, confirmations = settings.relayer.watch, settings.chain.confirmations
+    if not section.enabled:
+        return None
+    proofs = RelayersProofs(store, sender, payer.address)
+    proving = ProverSettings(section.min_return_bps, confirmations)
+    prover = Prover(chain, store, SystemClock(), metrics, proofs, await chain.fault_terms(), proving)
+    dossiers = Dossiers(chain, store, StoreWords(store), signer.address)
+    watching = WatchSettings(is_relayers_own=True, confirmations=confirmations)
+    return Watch(chain, store, SystemClock(), metrics, dossiers, prover, watching)
 
 
 def _posting(
@@ -254,6 +280,7 @@ def _guard(chain: Web3Chain, *, by_submitter: bool) -> GuardPolicy:
         selectors={
             chain.market: frozenset({submit, allowed["expire"], allowed["requestInferenceFor"]}),
             chain.schedule_log: frozenset({allowed["recordRound"]}),
+            chain.deployment.address_of("Faults"): frozenset(fault_selectors().values()),
         },
         max_fee_ceiling_wei=MAX_FEE_CEILING_WEI,
     )
@@ -323,6 +350,8 @@ async def _serve(relayer: _Relayer, serve_api: Callable[[], Coroutine[Any, Any, 
             group.create_task(relayer.settler.run(), name="settler"),
             group.create_task(relayer.reaper.run(), name="reaper"),
         ]
+        if relayer.watch is not None:
+            settling.append(group.create_task(relayer.watch.run(), name="watch"))
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:

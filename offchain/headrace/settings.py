@@ -86,6 +86,14 @@ class GaslessSettings(Section):
     max_open_per_requester: int = Field(default=8, ge=1, le=1_000)
 
 
+class WatchSettings(Section):
+    """A relayer's watch over its nodes. `min_return_bps`: what a bounty must bring in for the gas of its proof,
+    10,000 = as much; 0 = whatever it is."""
+
+    enabled: bool = True
+    min_return_bps: int = Field(default=10_000, ge=0, le=1_000_000)
+
+
 class RelayerSettings(Section):
     """A relayer: its key, its two doors, its store and its policy."""
 
@@ -101,6 +109,7 @@ class RelayerSettings(Section):
     batch: BatchSettings = BatchSettings()
     policy: PolicySettings = PolicySettings()
     gasless: GaslessSettings = GaslessSettings()
+    watch: WatchSettings = WatchSettings()
     lease_ms: int = Field(default=30_000, ge=1_000, le=3_600_000)
     min_balance_wei: Wei = 10**16
 
@@ -164,6 +173,14 @@ class OwnerSettings(Section):
     key: KeySettings = KeySettings()
 
 
+class WatcherSettings(Section):
+    """Who watches a relayer from outside, and is credited the bounties."""
+
+    key: KeySettings = KeySettings()
+    folder: Path = Path(".headrace/watch")
+    min_return_bps: int = Field(default=10_000, ge=0, le=1_000_000)
+
+
 class LogSettings(Section):
     """How it logs."""
 
@@ -184,6 +201,7 @@ class Settings(BaseSettings):
     attestation: AttestationSettings = AttestationSettings()
     requester: RequesterSettings = RequesterSettings()
     owner: OwnerSettings = OwnerSettings()
+    watcher: WatcherSettings = WatcherSettings()
     log: LogSettings = LogSettings()
     relayer_private_key: SecretStr | None = None
     relayer_submitter_private_key: SecretStr | None = None
@@ -192,6 +210,7 @@ class Settings(BaseSettings):
     attestation_private_key: SecretStr | None = None
     requester_private_key: SecretStr | None = None
     owner_private_key: SecretStr | None = None
+    watcher_private_key: SecretStr | None = None
 
     @classmethod
     def settings_customise_sources(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.adapters.keystore import LocalSigner
     from headrace.adapters.web3_chain import Web3Chain
 
-Role = Literal["relayer", "node", "requester", "owner", "attestation"]
+Role = Literal["relayer", "node", "requester", "owner", "attestation", "watcher"]
 
 
 def open_signer(settings: Settings, role: Role) -> LocalSigner:

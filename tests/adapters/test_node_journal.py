@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from headrace.adapters.node_journal import SqlNodeJournal
+from headrace.adapters.node_journal import JournalAssignments, SqlNodeJournal
 from headrace.core.errors import ConfigurationError, IllegalTransition
+from headrace.core.faults import SignedAssignment
 from headrace.core.journal import JournalEntry, TaskState
-from headrace.core.types import Result
+from headrace.core.link_messages import TaskMessage, encode
+from headrace.core.requests import request_id as id_of
+from headrace.core.tasks import Task
+from headrace.core.types import Assignment, Result
 from headrace.node.journal import NodeJournal
-from tests.fakes import RELAYER
+from tests.fakes import MARKET, NODE, RELAYER, make_request
 
 ID = "0x" + "11" * 32
 OTHER = "0x" + "22" * 32
@@ -182,3 +186,43 @@ async def test_a_round_that_is_not_newer__is_refused(journal: SqlNodeJournal, ro
     with pytest.raises(IllegalTransition, match=f"round {round_}"):
         await journal.move_to_round(ID, round_, "{}", b"", 11, 4_000)
     assert await journal.entry(ID) == ENTRY
+
+
+# What a watcher reads
+
+
+def task_of(number: int) -> Task:
+    request = make_request(salt=number)
+    word = Assignment(id_of(request, 31337, MARKET), RELAYER, NODE, number, 7, request.deadline_s)
+    return Task(word, bytes([number]) * 65, request, "tiny", b"a prompt")
+
+
+async def test_assignments__of_a_running_node__are_read_as_it_goes_on(journal: SqlNodeJournal, tmp_path: Path) -> None:
+    reader = JournalAssignments(tmp_path / "deep" / "node.db")
+    tasks = [task_of(number) for number in (1, 2, 3)]
+    for at_ms, task in enumerate(tasks, start=1):
+        word = task.assignment
+        frame = encode(TaskMessage.of(task))
+        entry = dataclasses.replace(ENTRY, request_id=word.request_id, round=word.round, task=frame)
+        await journal.put(dataclasses.replace(entry, received_at_ms=at_ms, changed_at_ms=at_ms))
+        expected = [SignedAssignment(each.assignment, each.assignment_signature) for each in tasks[:at_ms]]
+        assert await reader.assignments(0) == expected
+    assert [each.assignment.round for each in await reader.assignments(2)] == [2, 3]
+    assert await reader.assignments(4) == []
+    await journal.put(ENTRY)  # its frame is none of a task
+
+
+async def test_assignments__refused_or_unreadable_tasks__are_passed_over(
+    journal: SqlNodeJournal, tmp_path: Path
+) -> None:
+    await journal.put(ENTRY)
+    await journal.put(dataclasses.replace(ENTRY, request_id=OTHER, state=TaskState.REFUSED, task=""))
+    assert await JournalAssignments(tmp_path / "deep" / "node.db").assignments(0) == []
+
+
+async def test_assignments__no_journal__says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="there is no journal"):
+        await JournalAssignments(tmp_path / "missing.db").assignments(0)
+    (tmp_path / "text").write_text("this is not a database, and long enough to be seen as none", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        await JournalAssignments(tmp_path / "text").assignments(0)

@@ -86,6 +86,10 @@ class MemoryStore:
     async def assignments(self, request_id: Hash32) -> list[StoredAssignment]:
         return self.all_assignments[request_id]
 
+    async def assignments_of_round(self, round_: int) -> list[StoredAssignment]:
+        made = [each for found in self.all_assignments.values() for each in found if each.assignment.round == round_]
+        return sorted(made, key=lambda each: (each.request_id, each.attempt))
+
     async def result(self, request_id: Hash32) -> StoredResult | None:
         return self.results.get(request_id)
 

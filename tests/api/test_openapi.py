@@ -43,6 +43,7 @@ async def test_openapi__resource_names__are_the_frozen_ones(relayer: Relayer) ->
         "/v1/rounds",
         "/v1/rounds/{round_number}",
         "/v1/rounds/{round_number}/decisions",
+        "/v1/rounds/{round_number}/accepts",
         "/v1/snapshots/{snapshot_hash}",
         "/healthz",
         "/readyz",

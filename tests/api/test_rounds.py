@@ -7,8 +7,8 @@ import pytest
 from headrace.core.merkle import is_proven, leaf_of
 from headrace.core.rounds import close_round, merge_decisions
 from headrace.core.scheduling import Anchor, CyclePlan, PlannedDecision
-from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Decision, DecisionKind, Reason
-from headrace.ports import StoredCycle, StoredRound
+from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Assignment, Decision, DecisionKind, Reason
+from headrace.ports import StoredAssignment, StoredCycle, StoredRound
 from tests.api.world import NODE_SIGNER, RELAYER_SIGNER, Relayer, error_of
 
 SNAPSHOT = b'{"kind":"full"}'
@@ -107,3 +107,49 @@ async def test_get_snapshot__known__is_byte_for_byte_and_cacheable(relayer: Rela
 
 async def test_get_snapshot__unknown__is_404(relayer: Relayer) -> None:
     error_of(await relayer.client.get("/v1/snapshots/0x" + "99" * 32), 404)
+
+
+# Accepts
+
+
+def assignment(number: int, accept_signature: bytes, round_number: int = 1) -> StoredAssignment:
+    word = Assignment(f"0x{number:064x}", RELAYER_SIGNER.address, NODE_SIGNER.address, round_number, 7, 1_750_000_600)
+    return StoredAssignment(word.request_id, 1, word, "accepted", 5, 6, b"the relayer's", accept_signature, "")
+
+
+@pytest.mark.usefixtures("round_")
+async def test_list_accepts__of_a_round__has_what_nodes_signed_and_nothing_else(relayer: Relayer) -> None:
+    for stored in (assignment(2, b"\x02\xfe"), assignment(1, b"\x01"), assignment(3, b""), assignment(4, b"\x04", 2)):
+        relayer.store.all_assignments[stored.request_id].append(stored)
+    response = await relayer.client.get("/v1/rounds/1/accepts")
+    assert response.json() == {
+        "round": 1,
+        "accepts": [
+            {
+                "request_id": f"0x{number:064x}",
+                "node": NODE_SIGNER.address,
+                "deadline_s": 1_750_000_600,
+                "signature": signature,
+            }
+            for number, signature in ((1, "0x01"), (2, "0x02fe"))
+        ],
+        "next_offset": None,
+    }
+    assert b"the relayer's".hex() not in response.text
+
+
+@pytest.mark.usefixtures("round_")
+async def test_list_accepts__many__come_in_pages(relayer: Relayer) -> None:
+    for number in range(1, 6):
+        relayer.store.all_assignments[f"0x{number:064x}"].append(assignment(number, bytes([number])))
+    found, offset = [], 0
+    while offset is not None:
+        page = (await relayer.client.get(f"/v1/rounds/1/accepts?limit=2&offset={offset}")).json()
+        assert len(page["accepts"]) <= 2
+        found += [each["signature"] for each in page["accepts"]]
+        offset = page["next_offset"]
+    assert found == [f"0x{number:02x}" for number in range(1, 6)]
+
+
+async def test_list_accepts__no_such_round__is_not_found(relayer: Relayer) -> None:
+    error_of(await relayer.client.get("/v1/rounds/9/accepts"), 404)

@@ -201,6 +201,8 @@ def desk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
                 open_store=open_store,
                 open_idle_store=headrace.cli.open_idle_store,
                 open_keystore=headrace.cli.open_keystore,
+                open_watch_store=headrace.cli.open_watch_store,
+                open_journal=headrace.cli.open_journal,
                 sleep=made.waits,
             )
 

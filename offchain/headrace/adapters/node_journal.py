@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,12 +33,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DatabaseError
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import NullPool, StaticPool
 
 from headrace.adapters import node_settlements
+from headrace.adapters.file_lock import Held, alone_with
 from headrace.adapters.node_settlements import SqlSettlements
-from headrace.core.errors import ConfigurationError, IllegalTransition
+from headrace.core.errors import ConfigurationError, IllegalTransition, InvalidInput
+from headrace.core.faults import SignedAssignment
 from headrace.core.journal import JournalEntry, TaskState
+from headrace.core.link_messages import read_task
 from headrace.core.types import Address, Hash32, Result
 
 _VARIABLES_PER_QUERY = 500
@@ -65,6 +69,39 @@ _tasks = Table(
 )
 
 
+class JournalAssignments:
+    """What a relayer assigned to a node, read from its journal, which the node may be using."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._engine = create_engine(URL.create("sqlite", database=str(path)), poolclass=NullPool)
+
+    async def assignments(self, since_ms: int) -> list[SignedAssignment]:
+        """Those of tasks that came at this time or later and are not pruned.
+
+        Raises:
+            ConfigurationError: the file is missing, or no journal.
+        """
+        return await asyncio.to_thread(self._read, since_ms)
+
+    def _read(self, since_ms: int) -> list[SignedAssignment]:
+        if not self._path.is_file():
+            raise ConfigurationError(f"there is no journal {self._path}: correct --journal")
+        query = select(_tasks.c.task).where(_tasks.c.task != "", _tasks.c.received_at_ms >= since_ms)
+        found = []
+        try:
+            with self._engine.connect() as connection:
+                connection.exec_driver_sql("PRAGMA query_only = ON")
+                # A task holds its prompt: only one of them at a time is in memory.
+                for (frame,) in connection.execution_options(yield_per=1).execute(query):
+                    with suppress(InvalidInput):
+                        task = read_task(frame)
+                        found.append(SignedAssignment(task.assignment, task.assignment_signature))
+        except DatabaseError as exc:
+            raise ConfigurationError(f"the journal {self._path} cannot be read: {exc.orig}") from None
+        return found
+
+
 class SqlNodeJournal:
     """A journal that one process has to itself: a second one on the same file could sign other results.
 
@@ -80,6 +117,7 @@ class SqlNodeJournal:
             URL.create("sqlite", database=str(path)), poolclass=StaticPool, connect_args={"check_same_thread": False}
         )
         event.listen(self._engine, "connect", _configure)
+        self._held = ExitStack()
         self._settlements = SqlSettlements(self._transact)
 
     async def open(self) -> None:
@@ -90,14 +128,18 @@ class SqlNodeJournal:
         """
         try:
             await asyncio.to_thread(self._path.parent.mkdir, parents=True, exist_ok=True)
+            # Not SQLite's own lock, which would keep readers out: a watcher reads what a running node was assigned.
+            self._held.enter_context(alone_with(self._path))
             await self._transact(_take_file)
+        except Held as exc:
+            await self.close()
+            raise ConfigurationError(
+                f"the journal {self._path} is in use by another node (process {exc.pid}); give each node a journal of "
+                "its own"
+            ) from None
         except (OSError, DatabaseError) as exc:
             await self.close()
             reason = str(getattr(exc, "orig", exc))
-            if "locked" in reason:
-                raise ConfigurationError(
-                    f"the journal {self._path} is in use by another node; give each node a journal of its own"
-                ) from None
             raise ConfigurationError(f"the journal {self._path} cannot be opened: {reason}") from None
 
     async def __aenter__(self) -> SqlNodeJournal:
@@ -246,6 +288,7 @@ class SqlNodeJournal:
     async def close(self) -> None:
         await asyncio.to_thread(self._thread.shutdown)
         await asyncio.to_thread(self._engine.dispose)
+        self._held.close()
 
     async def _in_state(self, state: TaskState, which: ColumnElement[bool], limit: int | None) -> list[JournalEntry]:
         statement = (
@@ -272,14 +315,12 @@ def _take_file(connection: Connection) -> None:
         # A journal from before there were proofs.
         connection.execute(text("ALTER TABLE tasks ADD COLUMN proof BLOB NOT NULL DEFAULT x''"))
     node_settlements.prepare(connection)
-    # Reading does not lock the file; the first write does, and keeps it.
-    connection.execute(update(_tasks).where(_tasks.c.request_id == "").values(detail=""))
 
 
 def _configure(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     # FULL: what was signed must survive a power cut, or another result would be signed after it.
-    for pragma in ("busy_timeout=500", "locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
+    for pragma in ("busy_timeout=5000", "journal_mode=WAL", "synchronous=FULL"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

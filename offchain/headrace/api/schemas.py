@@ -681,3 +681,21 @@ class Readiness(Resource):
 
     ready: bool
     reasons: list[str] = Field(examples=[["The chain does not answer."]])
+class AcceptView(Resource):
+    """A node's word that it has the prompt and will answer by the deadline: its EIP-712 signature of
+    `Accept(bytes32 requestId,address relayer,uint64 round,uint40 deadline)` under the market's domain."""
+
+    request_id: HashText
+    node: AddressText
+    deadline_s: int
+    signature: HexText
+
+
+class AcceptList(Resource):
+    """The accepts of a round, by request."""
+
+    round: int
+    accepts: list[AcceptView]
+    next_offset: int | None
+
+

@@ -179,7 +179,7 @@ def decision_view(decision: Decision) -> schemas.DecisionView:
 
 
 def assignment_view(stored: StoredAssignment) -> schemas.AssignmentView:
-    """An assignment without its signatures: they are between relayer and node until they are disputed."""
+    """An assignment without its signatures: the relayer's is for the node alone, the node's is among the accepts."""
     return schemas.AssignmentView(
         attempt=stored.attempt,
         node=stored.assignment.node,
@@ -189,6 +189,16 @@ def assignment_view(stored: StoredAssignment) -> schemas.AssignmentView:
         assigned_at_ms=stored.assigned_at_ms,
         lease_until_ms=stored.lease_until_ms,
         detail=stored.detail,
+    )
+
+
+def accept_view(stored: StoredAssignment) -> schemas.AcceptView:
+    """The node's word on an assignment, for whoever wants to hold it to it."""
+    return schemas.AcceptView(
+        request_id=stored.request_id,
+        node=stored.assignment.node,
+        deadline_s=stored.assignment.deadline_s,
+        signature="0x" + stored.accept_signature.hex(),
     )
 
 

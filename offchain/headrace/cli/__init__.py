@@ -1,4 +1,4 @@
-"""The command line: `headrace relayer | node | key | request | credit | stake | bond | owner | audit`.
+"""The command line: `headrace relayer | node | key | request | credit | stake | bond | owner | audit | watch`.
 
 Errors are one red sentence on stderr: exit code 1, or 2 for a command that is typed wrongly. HEADRACE_DEBUG shows
 where they come from.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from enum import StrEnum
@@ -32,16 +31,17 @@ from headrace.cli import (
     stake,
     stake_keys,
     stake_prices,
+    watching,
 )
 from headrace.cli.session import OpenChain, Session, session_of
+from headrace.cli.stopping import INTERRUPTED, until_stopped
 from headrace.core.errors import ChainUnavailable, ConfigurationError, HeadraceError, Refused, sentence
 from headrace.logging import configure
-from headrace.ports import Signer, Store
+from headrace.ports import AssignmentJournal, Signer, Store, WatchStore
 from headrace.settings import PREFIX, Settings, load_settings
 from headrace.wiring import Role
 
 USAGE = 2
-INTERRUPTED = 130
 
 app = typer.Typer(
     name="headrace",
@@ -64,6 +64,7 @@ stake.app.command("rotate-key")(stake_keys.rotate_key)
 requests.app.command("cancel")(changes.cancel_request)
 requests.app.command("raise")(changes.raise_request)
 app.command("audit")(audits.audit_rounds)
+app.command("watch")(watching.watch_relayer)
 
 
 class KeyRole(StrEnum):
@@ -73,6 +74,7 @@ class KeyRole(StrEnum):
     NODE = "node"
     REQUESTER = "requester"
     OWNER = "owner"
+    WATCHER = "watcher"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -169,6 +171,8 @@ def make_session(settings: Settings) -> Session:
         open_store=open_store,
         open_idle_store=open_idle_store,
         open_keystore=open_keystore,
+        open_watch_store=open_watch_store,
+        open_journal=open_journal,
     )
 
 
@@ -191,6 +195,34 @@ async def open_idle_store(path: Path) -> AsyncIterator[Store | None]:
             raise Refused(f"a relayer (process {exc.pid}) works with {path}: stop it first") from None
         async with open_store(path) as store:
             yield store
+
+
+@contextlib.asynccontextmanager
+async def open_watch_store(path: Path) -> AsyncIterator[WatchStore]:
+    """A watcher's database, which it has alone; it is made when it is missing.
+
+    Raises:
+        Refused: another watcher works with it.
+    """
+    from headrace.adapters.file_lock import Held, alone_with
+
+    await asyncio.to_thread(path.parent.mkdir, mode=0o700, parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(alone_with(path))
+        except Held as exc:
+            raise Refused(
+                f"another watch (process {exc.pid}) works with {path}: stop it, or set {PREFIX}WATCHER__FOLDER"
+            ) from None
+        async with open_store(path) as store:
+            yield store
+
+
+def open_journal(path: Path) -> AssignmentJournal:
+    """What a relayer assigned to a node, by the node's journal."""
+    from headrace.adapters.node_journal import JournalAssignments
+
+    return JournalAssignments(path)
 
 
 def open_keystore(path: Path, password_file: Path | None) -> Signer:
@@ -223,7 +255,7 @@ async def open_chain(settings: Settings) -> AsyncIterator[OpenChain]:
 
 
 @contextlib.asynccontextmanager
-async def open_store(path: Path) -> AsyncIterator[Store]:
+async def open_store(path: Path) -> AsyncIterator[WatchStore]:
     """A relayer's database."""
     from headrace.adapters.clock import SystemClock
     from headrace.adapters.sql.store import SqlStore
@@ -240,31 +272,7 @@ def _serve(settings: Settings, entry: Callable[[Settings], Coroutine[Any, Any, N
     configure(settings.log.level, settings.log.style)
     # Stores hold prompts and answers: they are their operator's only.
     os.umask(0o077)
-    asyncio.run(_until_stopped(entry(settings)))
-
-
-async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    loop = asyncio.get_running_loop()
-    task = asyncio.create_task(work, name="service")
-    is_stopping = False
-
-    def stop() -> None:
-        nonlocal is_stopping
-        if is_stopping:
-            os._exit(INTERRUPTED)
-        is_stopping = True
-        task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    try:
-        await task
-    except asyncio.CancelledError:
-        if not is_stopping:
-            raise
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+    asyncio.run(until_stopped(entry(settings)))
 
 
 def _sentence(exc: BaseException) -> str:

@@ -14,7 +14,17 @@ from rich.console import Console
 from headrace.client import ChainSender, HeadraceClient
 from headrace.core.errors import Refused
 from headrace.core.types import Hash32
-from headrace.ports import Chain, Clock, Holdings, Receipt, Signer, Store
+from headrace.ports import (
+    AssignmentJournal,
+    Chain,
+    Clock,
+    FaultChain,
+    Holdings,
+    Receipt,
+    Signer,
+    Store,
+    WatchStore,
+)
 from headrace.settings import Settings
 from headrace.wiring import Role
 
@@ -25,7 +35,7 @@ RECEIPT_S = 60.0
 class OpenChain:
     """A chain that answers, the block of its deployment, and what people hold on it."""
 
-    chain: Chain
+    chain: FaultChain
     first_block: int
     holdings: Holdings
 
@@ -42,6 +52,8 @@ class Session:
     open_store: Callable[[Path], AbstractAsyncContextManager[Store]]
     open_idle_store: Callable[[Path], AbstractAsyncContextManager[Store | None]]  # None: there is none
     open_keystore: Callable[[Path, Path | None], Signer]  # a file that is missing is made, with a new key
+    open_watch_store: Callable[[Path], AbstractAsyncContextManager[WatchStore]]  # it is made when it is missing
+    open_journal: Callable[[Path], AssignmentJournal]
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     def signer(self, role: Role) -> Signer:
@@ -52,10 +64,10 @@ class Session:
         """
         return self.open_signer(self.settings, role)
 
-    def client(self, signer: Signer | None, chain: Chain | None = None) -> HeadraceClient:
-        """A client of the requester's relayer, held to a chain when one is given."""
+    def client(self, signer: Signer | None, chain: Chain | None = None, url: str | None = None) -> HeadraceClient:
+        """A client of the requester's relayer, or of the one at a URL, held to a chain when one is given."""
         return HeadraceClient(
-            self.settings.requester.api_url,
+            url or self.settings.requester.api_url,
             signer,
             self.clock,
             chain_id=chain.chain_id if chain else None,

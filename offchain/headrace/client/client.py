@@ -17,6 +17,7 @@ from headrace.client.errors import ApiRefused, NoRelease, Untrue, WaitEnded
 from headrace.client.gasless import SIGNATURE_S, GaslessRequest, chosen_fee_wei
 from headrace.client.http import ApiCalls, Backoff
 from headrace.client.sender import TransactionSender
+from headrace.client.watching import ApiWords
 from headrace.core import typed_data
 from headrace.core.calls import cancel_data, cancel_with_release_data
 from headrace.core.errors import ConfigurationError, NotAllowed, Refused, Unavailable, UnknownModel, sentence
@@ -140,6 +141,10 @@ class HeadraceClient:
     def rounds(self) -> ApiRounds:
         """The relayer's rounds, for an audit."""
         return ApiRounds(self._calls)
+
+    def words(self, relayer: Address) -> ApiWords:
+        """What is said in the rounds of the relayer whose API it is, for a watch."""
+        return ApiWords(self._calls, relayer)
 
     async def draft(self, wanted: Wanted, *, requester: Address | None = None) -> Draft:
         """Have a request drafted and its prompt stored, and check that the draft is what was asked.

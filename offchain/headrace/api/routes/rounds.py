@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from headrace.api import schemas
 from headrace.api.context import ApiContext
 from headrace.api.dependencies import Context, HashPath, HashText, RoundPath
-from headrace.api.views import decision_view, round_view
+from headrace.api.views import accept_view, decision_view, round_view
 from headrace.core.errors import NotFound, Refused
 from headrace.core.merkle import leaf_of, proof_of
 from headrace.ports import StoredRound
@@ -90,6 +90,23 @@ async def list_decisions(
         count=len(leaves),
         leaves=[schemas.LeafView(**decision_view(each).model_dump(), index=index, proof=None) for index, each in page],
         next_offset=offset + limit if offset + limit < len(leaves) else None,
+    )
+
+
+@router.get("/rounds/{round_number}/accepts", summary="The accepts of a round's assignments")
+async def list_accepts(
+    round_number: RoundPath,
+    context: Context,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 500,
+    offset: Annotated[int, Query(ge=0)] = 0,
+) -> schemas.AcceptList:
+    """What nodes signed when they took tasks of this round: with one, anyone can prove a miss."""
+    await _known(context, round_number)
+    accepted = [each for each in await context.store.assignments_of_round(round_number) if each.accept_signature]
+    return schemas.AcceptList(
+        round=round_number,
+        accepts=[accept_view(each) for each in accepted[offset : offset + limit]],
+        next_offset=offset + limit if offset + limit < len(accepted) else None,
     )
 
 
