@@ -25,9 +25,12 @@ frame of a chat completion 200."""
 ATTESTED_VERIFIER_GAS = 25_000
 """Of a call of the deployment's own AttestedKeyVerifier."""
 
-# `Callbacks.CALLBACK_OVERHEAD`: what settlement charges around a consumer's own gas, and wants spare.
-_CALLBACK_CHARGE_GAS = 10_000
-# `Results._isVerified`: what it wants spare around a verifier's gas.
+MARKET_VERIFIER_GAS = 400_000
+"""`MarketBase.VERIFIER_GAS`: what every verifier is offered, whatever it is counted with."""
+
+_CALLBACK_CHARGE_GAS = 10_000  # what settlement charges around a consumer's own gas
+# `Callbacks.RESERVE_GAS`, and what `Results._isVerified` wants spare around a verifier's gas.
+_CALLBACK_SPARE_GAS = 10_000
 _VERIFIER_SPARE_GAS = 50_000
 _TRANSACTION_GAS = 60_000  # 21,000, the relayer's credit, what surrounds the sets
 _SET_GAS = 40_000
@@ -66,9 +69,12 @@ class Load:
 
 def required_answer_bytes(request: Request) -> int:
     """Most bytes of an answer that must go on-chain, since a contract is called with them; 0 when none must."""
-    if not (request.inline_result and request.callback_gas):
-        return 0
-    return ANSWER_OVERHEAD_BYTES + request.max_output_tokens * ANSWER_BYTES_PER_TOKEN
+    return answer_bytes(request.max_output_tokens) if request.inline_result and request.callback_gas else 0
+
+
+def answer_bytes(max_output_tokens: int) -> int:
+    """Most bytes of an answer of so many tokens, where its length must be bounded."""
+    return ANSWER_OVERHEAD_BYTES + max_output_tokens * ANSWER_BYTES_PER_TOKEN
 
 
 def counted_verifier_gas(verifier: Address, attested_key_verifier: Address, terms: MarketTerms) -> int:
@@ -102,14 +108,21 @@ def spare_gas(loads: Sequence[Load]) -> int:
     """Gas that must be left beyond what is used: the market wants a call's whole gas, and the 1/64 that the caller of a
     call keeps, before it makes the call."""
     callback = max((load.callback_gas for load in loads), default=0)
-    verifier = max((load.verifier_gas for load in loads), default=0)
-    spare = _spare_of(callback) if callback else 0
-    return max(spare, _spare_of(verifier) + _VERIFIER_SPARE_GAS) if verifier else spare
+    spare = _kept_of(callback) + _CALLBACK_SPARE_GAS if callback else 0
+    if any(load.verifier_gas for load in loads):
+        # A verifier that is counted with little is offered as much as any.
+        spare = max(spare, MARKET_VERIFIER_GAS + _kept_of(MARKET_VERIFIER_GAS) + _VERIFIER_SPARE_GAS)
+    return spare
 
 
 def unused_gas(loads: Sequence[Load]) -> int:
     """Gas that a batch's limit must have above what a simulation used: its call-outs may use more the next time."""
     return sum(load.callback_gas + load.verifier_gas for load in loads) + spare_gas(loads)
+
+
+def retry_gas(callback_gas: int) -> int:
+    """Gas that a `retryCallback` must have above what a simulation used: the market gives no less than at first."""
+    return callback_gas + _kept_of(callback_gas) + _CALLBACK_SPARE_GAS
 
 
 def batch_bytes(loads: Sequence[Load]) -> int:
@@ -141,8 +154,9 @@ def _item_gas(load: Load) -> int:
     return gas + (load.verifier_gas + _PROOF_GAS if load.verifier_gas else 0)
 
 
-def _spare_of(gas: int) -> int:
-    return gas // 63 + _CALLBACK_CHARGE_GAS
+def _kept_of(gas: int) -> int:
+    """What the caller keeps of a call with so much gas: 1/64 of what there is (EIP-150)."""
+    return gas // 63
 
 
 def _sets_of(loads: Sequence[Load]) -> Mapping[Hashable, int]:
