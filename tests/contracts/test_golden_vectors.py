@@ -172,6 +172,9 @@ def test_typed_data__drawn__is_hashed_as_the_core_does(harness):
             ),
             generate.assignment_case("", domain, _drawn_assignment(rng)),
             generate.record_case("", domain, _drawn_record(rng)),
+            generate.request_for_case(
+                "", domain, generate.random_request(rng), rng.getrandbits(96), rng.getrandbits(40)
+            ),
         ]
         for entry in entries:
             assert "0x" + struct_hash(harness, entry["primaryType"], entry["message"]).hex() == entry["structHash"]

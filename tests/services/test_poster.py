@@ -179,6 +179,23 @@ async def test_step__one_that_waits_for_cheaper_gas__does_not_hold_up_others() -
         assert intent.detail["request_id"] == dearer.request_id
 
 
+async def test_step__waited_for_too_long__makes_room_and_says_why() -> None:
+    async with post_office() as made:
+        posting = await made.hand_in(made.request(deadline_s=made.now_s + 3_600), valid_for_s=3_600)
+        made.world.chain.gas = GasQuote(base_fee_wei=FEE_WEI, tip_wei=1)
+        assert await made.poster.step() == 0
+        made.world.clock.advance(600_000)
+        assert await made.poster.step() == 0
+        assert (await made.the(posting.request_id)).state is PostingState.SUBMITTED
+        made.world.clock.advance(1_000)
+        assert await made.poster.step() == 0
+        ended = await made.the(posting.request_id)
+        assert ended.state is PostingState.UNPOSTED
+        assert ended.reason == (
+            "It could not be posted within 600 seconds, since gas is dearer than the fee pays for: hand it in again."
+        )
+
+
 @pytest.mark.parametrize("error", ["header not found", "0xdeadbeef"])
 async def test_step__node_cannot_simulate__proves_nothing(error: str) -> None:
     async with post_office() as made:

@@ -89,6 +89,9 @@ class NotOffered(Refused):
 
     code = "GASLESS_NOT_OFFERED"
 
+    def __init__(self) -> None:
+        super().__init__("this relayer posts requests for nobody: send the transaction from the account itself")
+
 
 class RequestsPaused(Refused):
     """The market takes no new requests now."""

@@ -115,7 +115,7 @@ class Intake:
         if known is not None and known.state is not PostingState.UNPOSTED:
             return known
         if self.settings.max_open == 0:
-            raise NotOffered("this relayer posts requests for nobody: send the transaction from the account itself")
+            raise NotOffered
         if request.relayer != self._relayer:
             raise WrongRelayer(f"the request names the relayer {request.relayer}, and this one is {self._relayer}")
         await self._require_new(id_)

@@ -33,6 +33,7 @@ class PosterSettings:
     poll_ms: int = 1_000
     max_at_once: int = 20
     least_fee_bps: int = BPS  # of the gas, below which a request waits for gas to become cheaper
+    max_wait_s: int = 600  # after which one that could not be sent makes room for others
 
 
 class Poster:
@@ -128,16 +129,21 @@ class Poster:
         await self._end(posting, PostingState.UNPOSTED, reason)
 
     async def _is_late(self, posting: StoredPosting) -> bool:
+        """Whether one that waits can no longer be posted in time, or has waited for too long; then it ends."""
+        now_s, waited_from_s = self._clock.now_ms() // 1000, posting.submitted_at_ms // 1000
+        held_up = self._held_up.get(posting.request_id, "")
         try:
-            require_in_time(
-                posting.request.deadline_s, posting.valid_until_s, self._terms, self._clock.now_ms() // 1000
-            )
+            require_in_time(posting.request.deadline_s, posting.valid_until_s, self._terms, now_s)
         except (InvalidInput, Refused) as exc:
-            held_up = self._held_up.get(posting.request_id)
             why = f"; it was not posted before, since {held_up}" if held_up else ""
             await self._end(posting, PostingState.UNPOSTED, f"{exc}{why}")
             return True
-        return False
+        if now_s - waited_from_s <= self._settings.max_wait_s:
+            return False
+        why = f", since {held_up}" if held_up else ""
+        waited = f"it could not be posted within {self._settings.max_wait_s} seconds{why}: hand it in again"
+        await self._end(posting, PostingState.UNPOSTED, waited)
+        return True
 
     async def _end(self, posting: StoredPosting, state: PostingState, reason: str) -> None:
         self._held_up.pop(posting.request_id, None)

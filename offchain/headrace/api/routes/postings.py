@@ -29,7 +29,7 @@ async def submit_request(submitted: schemas.SubmitRequest, context: Context) -> 
     """Post a request for its requester, who signed it as `RequestFor` and pays, with a fee for the gas, from its credit
     in the market. The same request again is the same posting: nothing is sent or paid twice."""
     if context.intake is None:
-        raise NotOffered("this relayer posts requests for nobody: send the transaction from the account itself")
+        raise NotOffered
     request = request_of(submitted.params, submitted.requester)
     signature = bytes.fromhex(submitted.signature[2:])
     signed = SignedRequest(request, int(submitted.relayer_fee_wei), submitted.valid_until_s, signature)
