@@ -12,14 +12,19 @@ from headrace.core.errors import sentence
 
 # Nobody meets these by what a requester sends.
 OF_OTHERS = {
+    "AssignmentMismatch",
     "EmptyBatch",
+    "ItemRefused",
     "LengthMismatch",
     "MalformedSet",
+    "NotSubmitter",
+    "ReentrancyGuardReentrantCall",
     "UnbondDelayTooShort",
     "InvalidShortString",
     "StringTooLong",
     "OwnableInvalidOwner",
     "OwnableUnauthorizedAccount",
+    "OwnershipTimelocked",
 }
 ERRORS = {entry["name"]: entry for entry in load_abi("InferenceMarket") if entry["type"] == "error"}
 VALUES = {"address": "0x" + "c1" * 20, "bytes32": "0x" + "aa" * 32}

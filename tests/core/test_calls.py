@@ -19,12 +19,14 @@ from headrace.core.calls import (
     raise_priority_fee_data,
     request_inference_data,
     request_inference_for_data,
+    retry_callback_data,
     selectors,
     withdraw_data,
     withdraw_to_data,
 )
 from headrace.core.requests import pack
-from tests.fakes import make_request
+from headrace.core.types import ResultRef
+from tests.fakes import RELAYER, make_request
 
 REQUEST = make_request(salt=7, inline_result=True)
 
@@ -45,6 +47,15 @@ def _kind(parameter: dict[str, Any]) -> str:
     if parameter["type"] == "tuple":
         return f"({','.join(_kind(each) for each in parameter['components'])})"
     return str(parameter["type"])
+
+
+@pytest.mark.parametrize("result", [b"", b"an answer"])
+def test_retry_callback_data__decodes_to_the_abis_fields(result: bytes) -> None:
+    ref = ResultRef("0x" + "77" * 32, RELAYER, 2**64 - 1, ("0x" + "d1" * 20, "0x" + "d2" * 20), 2**40 - 1)
+    request, settled, bytes_ = decoded("retryCallback", retry_callback_data(REQUEST, ref, result))
+    assert request == tuple(pack(REQUEST))
+    assert settled == (bytes.fromhex("77" * 32), RELAYER, 2**64 - 1, ref.nodes, 2**40 - 1)
+    assert bytes_ == result
 
 
 def test_request_inference_data__decodes_to_the_abis_fields() -> None:

@@ -14,6 +14,7 @@ from headrace.core.calls import request_inference_data
 from headrace.core.envelope import SALT_BYTES, hash_payload, seal
 from headrace.core.errors import ChainUnavailable, InvalidInput
 from headrace.core.fees import charged_gas, charged_gas_price_wei, reward_wei
+from headrace.core.gas import answer_bytes, call_out_gas, counted_verifier_gas, fits_alone, required_answer_bytes
 from headrace.core.prompts import prompt_content
 from headrace.core.requests import request_id
 from headrace.core.scheduling import Offer
@@ -77,9 +78,10 @@ class Drafter:
             raise InvalidInput(f"max_output_tokens may be at most {self._context.limits.max_output_tokens}")
         model = await self._facts.model(wanted.model)
         terms = await self._facts.terms()
+        _require_settleable(wanted, terms)
         deadline_s = self._deadline_s(wanted, terms)
         payload = self._payload(wanted, terms)
-        rewards = await self._rewards(model, len(payload), wanted.max_output_tokens)
+        rewards = await self._rewards(model, len(payload), wanted.max_output_tokens, wanted.verifier)
         lane = Lane.REALTIME if wanted.lane == "realtime" else Lane.BULK
         request = Request(
             requester=wanted.requester,
@@ -90,14 +92,14 @@ class Drafter:
             deadline_s=deadline_s,
             prompt_bytes=len(payload),
             max_output_tokens=wanted.max_output_tokens,
-            callback_gas=0,
+            callback_gas=wanted.callback_gas,
             lane=lane,
             batchable=wanted.batchable,
             inline_result=wanted.public,
-            mode=Mode.SIGNATURE,
+            mode=Mode.VERIFIER if wanted.verifier else Mode.SIGNATURE,
             k=0,
             n=0,
-            verifier=ZERO_ADDRESS,
+            verifier=wanted.verifier or ZERO_ADDRESS,
             max_reward_wei=_amount(wanted.max_reward_wei, _fair_cap_wei(rewards)),
             gas_budget_wei=_amount(wanted.gas_budget_wei, await self._gas_budget_wei(wanted, terms)),
             priority_fee_wei=_amount(wanted.priority_fee_wei, self._priority_fee_wei(lane)),
@@ -132,9 +134,15 @@ class Drafter:
             raise PromptTooLong(f"the prompt has {len(payload)} bytes; {where} it may have at most {most}")
         return payload
 
-    async def _rewards(self, model: ModelFacts, prompt_bytes: int, max_output_tokens: int) -> list[int]:
-        """What the linked nodes that serve the model ask for it, at least one."""
-        serving = [linked.node for linked in self._context.link.linked() if model.model_id in linked.heartbeat.models]
+    async def _rewards(
+        self, model: ModelFacts, prompt_bytes: int, max_output_tokens: int, verifier: Address | None
+    ) -> list[int]:
+        """What the linked nodes that serve the model, and can prove it to the verifier, ask for it, at least one."""
+        serving = [
+            linked.node
+            for linked in self._context.link.linked()
+            if model.model_id in linked.heartbeat.models and verifier in (None, *linked.heartbeat.verifiers)
+        ]
         # The scheduler knows the rest; a price needs no more than a good sample.
         answers = await asyncio.gather(*(self._offers(key) for key in serving[:50]), return_exceptions=True)
         offers = [offer for answer in answers if not isinstance(answer, BaseException) for offer in answer]
@@ -143,7 +151,8 @@ class Drafter:
             raise unexpected[0]
         prices = [offer.price for offer in offers if offer.model_id == model.model_id]
         if not prices:
-            raise NoNodeForModel(f"no node that is linked now offers {model.name}")
+            proving = f" and can prove its answers to the verifier {verifier}" if verifier else ""
+            raise NoNodeForModel(f"no node that is linked now offers {model.name}{proving}")
         return [reward_wei(price, prompt_bytes, max_output_tokens) for price in prices]
 
     async def _offers(self, node: Address) -> list[Offer]:
@@ -153,8 +162,14 @@ class Drafter:
     async def _gas_budget_wei(self, wanted: DraftRequest, terms: MarketTerms) -> int:
         """Enough for a batch of one, the dearest, with headroom."""
         inline_bytes = wanted.max_output_tokens * BYTES_PER_TOKEN if wanted.public else 0
-        gas = charged_gas(terms, 1, inline_bytes)
+        if wanted.public and wanted.callback_gas:
+            inline_bytes = answer_bytes(wanted.max_output_tokens)
+        verifier_gas = self._verifier_gas(wanted.verifier or ZERO_ADDRESS, terms)
+        gas = charged_gas(terms, 1, inline_bytes) + call_out_gas(wanted.callback_gas, verifier_gas)
         return gas * charged_gas_price_wei(terms, await self._facts.gas_quote()) * GAS_HEADROOM_PERCENT // 100
+
+    def _verifier_gas(self, verifier: Address, terms: MarketTerms) -> int:
+        return counted_verifier_gas(verifier, self._context.chain.attested_key_verifier, terms)
 
     async def _signing(self, request: Request, published_bytes: int, terms: MarketTerms) -> Signing | None:
         if self._context.gasless is None:
@@ -174,7 +189,9 @@ class Drafter:
                 f"The maximum reward is {request.max_reward_wei} wei, and the cheapest node asks for {cheapest_wei}."
             )
         size = self._context.policy.expected_batch_size if request.batchable else 1
-        charge_wei = charged_gas(terms, size, 0) * charged_gas_price_wei(terms, await self._facts.gas_quote())
+        gas = charged_gas(terms, size, required_answer_bytes(request))
+        gas += call_out_gas(request.callback_gas, self._verifier_gas(request.verifier, terms))
+        charge_wei = gas * charged_gas_price_wei(terms, await self._facts.gas_quote())
         least_wei = charge_wei * GAS_MARGIN_PERCENT // 100
         if request.gas_budget_wei < least_wei:
             obstacles.append(
@@ -190,6 +207,17 @@ class Drafter:
         return [
             f"The realtime lane needs a priority fee of {floor_wei} wei; with less the request waits in the bulk lane."
         ]
+
+
+def _require_settleable(wanted: DraftRequest, terms: MarketTerms) -> None:
+    if wanted.callback_gas > terms.max_callback_gas:
+        raise InvalidInput(f"callback_gas may be at most {terms.max_callback_gas}")
+    needed = answer_bytes(wanted.max_output_tokens) if wanted.public and wanted.callback_gas else 0
+    if not fits_alone(wanted.callback_gas, terms.verifier_gas if wanted.verifier else 0, needed):
+        raise InvalidInput(
+            f"an answer of {wanted.max_output_tokens} tokens may be too long for a transaction, and the callback needs "
+            "it there: ask for fewer max_output_tokens, or for a callback with the answer's hash only (not public)"
+        )
 
 
 def _amount(wanted: str, automatic: int) -> int:

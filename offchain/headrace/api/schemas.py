@@ -79,6 +79,8 @@ class TermsView(Resource):
     min_ttl_s: int
     max_ttl_s: int
     max_inline_prompt_bytes: int
+    max_callback_gas: int
+    verifier_gas: int
     tip_cap_wei: WeiText
     fixed_gas: int
     item_gas: int
@@ -198,6 +200,14 @@ class DraftRequest(BaseModel):
         default=False, description="Prompt and answer are published on-chain, for everyone and for ever."
     )
     batchable: bool = True
+    callback_gas: Annotated[int, Field(ge=0, lt=1 << 24)] = Field(
+        default=0,
+        description="Gas for onInferenceResult of the requester's contract, once it is settled; 0 for no call. It gets "
+        "the answer's bytes when the request is public, else their hash.",
+    )
+    verifier: AddressText | None = Field(
+        default=None, description="A contract that must take the node's proof of its answer, or the node is not paid."
+    )
     salt: DigitsText | None = Field(default=None, description="A 64-bit number; random unless given.")
 
     @model_validator(mode="after")
@@ -443,6 +453,16 @@ class ResultView(Resource):
     received_at_ms: int
 
 
+class CallbackView(Resource):
+    """What became of the call of the requester's contract. One that failed changed nothing of the settlement: the
+    answer is paid and final, its status on the chain is FULFILLED_CALLBACK_FAILED, and `retryCallback` calls again."""
+
+    made: bool
+    reason: HexText | None = Field(description="The first four bytes of what the contract reverted with.")
+    transaction_hash: HashText
+    block_number: int
+
+
 class SettlementView(Resource):
     """How a request ended, to the wei: what the three got adds up to the escrow."""
 
@@ -453,6 +473,7 @@ class SettlementView(Resource):
     node_wei: WeiText
     relayer_wei: WeiText
     refund_wei: WeiText
+    callback: CallbackView | None = Field(description="Null when none was asked for.")
 
 
 class RequestSummary(Resource):
@@ -667,20 +688,6 @@ class DecisionList(Resource):
     next_offset: int | None
 
 
-# Health
-
-
-class Health(Resource):
-    """The process answers."""
-
-    status: Literal["ok"]
-
-
-class Readiness(Resource):
-    """Whether requests are served; if not, why."""
-
-    ready: bool
-    reasons: list[str] = Field(examples=[["The chain does not answer."]])
 class AcceptView(Resource):
     """A node's word that it has the prompt and will answer by the deadline: its EIP-712 signature of
     `Accept(bytes32 requestId,address relayer,uint64 round,uint40 deadline)` under the market's domain."""
@@ -699,3 +706,17 @@ class AcceptList(Resource):
     next_offset: int | None
 
 
+# Health
+
+
+class Health(Resource):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Readiness(Resource):
+    """Whether requests are served; if not, why."""
+
+    ready: bool
+    reasons: list[str] = Field(examples=[["The chain does not answer."]])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from headrace.api.schemas import StageName, StageView
 from headrace.core.lifecycle import TERMINAL, RequestState
@@ -77,6 +78,11 @@ def stages_of(
     return [*stages, *_ending(stored, settled_at_s, final_block)]
 
 
+def _outcome(state: RequestState, closed: Mapping[str, Any]) -> str:
+    callback = closed.get("callback")
+    return f"{state}, callback failed" if callback and not callback["made"] else str(state)
+
+
 def stages_of_posting(posting: StoredPosting) -> list[StageView]:
     """The stages of a request that no block has yet."""
     transaction_hash = posting.transaction_hash or None
@@ -134,7 +140,7 @@ def _ending(stored: StoredRequest, settled_at_s: int | None, final_block: int) -
             at_ms=settled_at_s * 1000 if closed and settled_at_s is not None else None,
             block_number=block,
             transaction_hash=closed["transaction_hash"] if closed else None,
-            note=str(stored.state) if closed else "",
+            note=_outcome(stored.state, closed) if closed else "",
         ),
         StageView(stage="final", reached=is_final, at_ms=None, block_number=block if is_final else None),
     ]

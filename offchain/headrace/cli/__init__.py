@@ -1,4 +1,5 @@
-"""The command line: `headrace relayer | node | key | request | credit | stake | bond | owner | audit | watch`.
+"""The command line: `headrace relayer | node | key | request | credit | stake | bond | owner | verifier | audit |
+watch`.
 
 Errors are one red sentence on stderr: exit code 1, or 2 for a command that is typed wrongly. HEADRACE_DEBUG shows
 where they come from.
@@ -23,6 +24,7 @@ from headrace import wiring
 from headrace.cli import (
     audits,
     bond,
+    callbacks,
     changes,
     credit,
     owner,
@@ -31,6 +33,7 @@ from headrace.cli import (
     stake,
     stake_keys,
     stake_prices,
+    verifier,
     watching,
 )
 from headrace.cli.session import OpenChain, Session, session_of
@@ -58,11 +61,13 @@ app.add_typer(credit.app, name="credit")
 app.add_typer(stake.app, name="stake")
 app.add_typer(bond.app, name="bond")
 app.add_typer(owner.app, name="owner")
+app.add_typer(verifier.app, name="verifier")
 stake.app.command("prices")(stake_prices.set_prices)
 stake.app.command("withdraw-models")(stake_prices.withdraw_models)
 stake.app.command("rotate-key")(stake_keys.rotate_key)
 requests.app.command("cancel")(changes.cancel_request)
 requests.app.command("raise")(changes.raise_request)
+requests.app.command("retry-callback")(callbacks.retry_callback)
 app.command("audit")(audits.audit_rounds)
 app.command("watch")(watching.watch_relayer)
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from headrace.cli import screens
 from headrace.cli.amounts import show_wei
-from headrace.cli.options import Json, RequestId, request_id, wei
+from headrace.cli.options import Json, RequestId, address, request_id, wei
 from headrace.cli.session import OpenChain, Session, require_included, session_of
 from headrace.client import Answer, Draft, HeadraceClient, Wanted, fair_fee_wei
 from headrace.core.errors import HeadraceError, InvalidInput, Refused
@@ -51,6 +51,12 @@ def new_request(
     gas_budget: Annotated[str | None, typer.Option(help="Most for settlement's gas.")] = None,
     priority_fee: Annotated[str | None, typer.Option(help="For being served sooner.")] = None,
     max_escrow: Annotated[str | None, typer.Option(help="Refuse to escrow more than this.")] = None,
+    callback_gas: Annotated[
+        int, typer.Option(min=0, help="Gas for a call of the requester's contract with the answer.")
+    ] = 0,
+    verifier: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A contract that must take a proof of the answer.")
+    ] = None,
     public: Annotated[bool, typer.Option("--public", help="Publish prompt and answer on-chain, for ever.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Post it even if no node takes it at this price.")] = False,
     gasless: Annotated[
@@ -75,6 +81,8 @@ def new_request(
         gas_budget_wei=wei(gas_budget, "--gas-budget"),
         priority_fee_wei=wei(priority_fee, "--priority-fee"),
         max_escrow_wei=wei(max_escrow, "--max-escrow"),
+        callback_gas=callback_gas,
+        verifier=address(verifier) if verifier else None,
         public=public,
         force=force,
     )

@@ -130,7 +130,18 @@ def show_settlement(console: Console, view: Mapping[str, Any], gas: Mapping[str,
         rows += [(f"{name} got", show_wei(int(settlement[f"{name}_wei"]))) for name in ("node", "relayer")]
     rows.append(("refund", show_wei(int(settlement["refund_wei"]))))
     rows.append(("escrow", show_wei(int(view["escrow_wei"]))))
-    show_rows(console, rows)
+    show_rows(console, [*rows, *_callback_rows(view)])
+
+
+def _callback_rows(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    callback = view["settlement"]["callback"]
+    if callback is None:
+        return
+    if callback["made"]:
+        yield "callback", f"made, block {callback['block_number']}"
+        return
+    yield "callback", f"failed ({callback['reason']}); the answer is paid and final all the same"
+    yield "", f"again with: headrace request retry-callback {view['request_id']}"
 
 
 def show_request(console: Console, view: Mapping[str, Any]) -> None:
@@ -214,7 +225,8 @@ def _details(stage: Mapping[str, Any], view: Mapping[str, Any]) -> list[str]:
     if name in ("included", "settled", "closed"):
         if stage["block_number"] is None:
             return [str(stage["note"])]
-        ending = [str(stage["note"]) + ","] if name == "closed" else []
+        is_telling = name == "closed" or "callback" in str(stage["note"])
+        ending = [str(stage["note"]) + ","] if is_telling else []
         hash_ = stage.get("transaction_hash")
         transaction = [f"transaction {hash_}"] if hash_ and name != "included" else []
         return [*ending, f"block {stage['block_number']}", *transaction]

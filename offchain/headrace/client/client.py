@@ -16,15 +16,17 @@ from headrace.client.drafts import Draft, Network, Wanted, checked_draft, packed
 from headrace.client.errors import ApiRefused, NoRelease, Untrue, WaitEnded
 from headrace.client.gasless import SIGNATURE_S, GaslessRequest, chosen_fee_wei
 from headrace.client.http import ApiCalls, Backoff
+from headrace.client.posted import posted_request, settled_answer
 from headrace.client.sender import TransactionSender
 from headrace.client.watching import ApiWords
 from headrace.core import typed_data
-from headrace.core.calls import cancel_data, cancel_with_release_data
+from headrace.core.calls import cancel_data, cancel_with_release_data, retry_callback_data
 from headrace.core.errors import ConfigurationError, NotAllowed, Refused, Unavailable, UnknownModel, sentence
+from headrace.core.gas import retry_gas
 from headrace.core.requests import request_id as id_of
 from headrace.core.requests import unpack
 from headrace.core.types import Address, Hash32, Request
-from headrace.ports import Call, Clock, Signer
+from headrace.ports import Call, Chain, Clock, Signer
 
 ACCESS_S = 900
 TERMINAL = frozenset({"fulfilled", "expired", "cancelled", "unposted"})
@@ -305,6 +307,30 @@ class HeadraceClient:
             ) from exc
         data = cancel_data(request) if release is None else release
         return await sender.send(Call(network.market, data)), release is not None
+
+    async def retry_callback(
+        self, request_id: Hash32, chain: Chain, sender: TransactionSender, first_block: int = 0
+    ) -> Hash32:
+        """Call a requester's contract again that failed when its answer was settled. Anyone may, and no relayer is
+        asked: all of it is on the chain.
+
+        Args:
+            request_id: of the request.
+            chain: where it is.
+            sender: pays for it.
+            first_block: of the deployment.
+
+        Returns:
+            The transaction's hash.
+
+        Raises:
+            NotFound: there is no such request, or it is not settled.
+            Refused: its callback did not fail, or would fail again; nothing was sent.
+        """
+        request = await posted_request(chain, request_id, first_block)
+        settled = await settled_answer(chain, request_id, first_block)
+        call = Call(chain.market, retry_callback_data(request, settled.ref, settled.result))
+        return await sender.send(call, call_out_gas=retry_gas(request.callback_gas))
 
     # Inside
 

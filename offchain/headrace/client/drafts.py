@@ -20,7 +20,8 @@ from headrace.ports import Call
 class Wanted:
     """What is asked for. None of an amount leaves it to the relayer's draft, within `max_escrow_wei`.
 
-    `force` takes a draft that no node would take at today's prices.
+    `callback_gas` is for the call of the requester's contract with the answer; `verifier` is a contract that must take
+    the node's proof of it. `force` takes a draft that no node would take at today's prices.
     """
 
     model: str
@@ -38,6 +39,8 @@ class Wanted:
     gas_budget_wei: int | None = None
     priority_fee_wei: int | None = None
     max_escrow_wei: int | None = None
+    callback_gas: int = 0
+    verifier: Address | None = None
     public: bool = False
     force: bool = False
 
@@ -53,6 +56,8 @@ class Wanted:
             **self.options(),
             "ttl_s": self.ttl_s,
             "deadline_s": self.deadline_s,
+            "callback_gas": self.callback_gas or None,
+            "verifier": self.verifier,
         }
         return {
             "requester": requester,
@@ -126,11 +131,11 @@ def checked_draft(
         "prompt_hash": hash_payload(payload),
         "prompt_bytes": len(payload),
         "max_output_tokens": wanted.max_output_tokens,
-        "callback_gas": 0,
+        "callback_gas": wanted.callback_gas,
         "lane": wanted.lane,
         "inline_result": wanted.public,
-        "mode": Mode.SIGNATURE,
-        "verifier": ZERO_ADDRESS,
+        "mode": Mode.VERIFIER if wanted.verifier else Mode.SIGNATURE,
+        "verifier": wanted.verifier or ZERO_ADDRESS,
     }
     amounts = ("max_reward_wei", "gas_budget_wei", "priority_fee_wei")
     expected |= {name: getattr(wanted, name) for name in amounts if getattr(wanted, name) is not None}

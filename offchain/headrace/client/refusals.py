@@ -15,6 +15,8 @@ _TIMES = frozenset({"deadline", "earliest", "latest", "blockTimestamp", "validUn
 # By the error's name, with its fields as contracts/interfaces/IInferenceMarket.sol names them.
 WORDS: Mapping[str, str] = {
     "BalanceShort": "the account {account} has {available} wei of credit, and {required} wei are wanted: withdraw less",
+    "CallbackFailedAgain": "the requester's contract failed again ({reason}): it must be able to take the answer",
+    "CallbackGasTooHigh": "a callback has at most {most} gas, and {callbackGas} are wanted: lower --callback-gas",
     "DeadlineOutOfRange": "the deadline is {deadline}, and the market takes one from {earliest} to {latest}: "
     "choose another --ttl",
     "DeadlinePassed": "the request's deadline passed at {deadline}, and it is {blockTimestamp} now: "
@@ -22,7 +24,10 @@ WORDS: Mapping[str, str] = {
     "EscrowShort": "the escrow is {required} wei, and what was sent and the account's credit are {available} wei: "
     "send more, or lower --max-reward or --gas-budget",
     "InvalidSignature": "the signature is by {signer}, and not by the relayer that the request names",
+    "InsufficientGas": "the call has {available} gas where {required} are needed: give the transaction more",
     "InvalidTerms": "the market takes no request with these terms: draft it anew",
+    "InvalidVerifier": "the verifier {verifier} is no contract: correct --verifier",
+    "NoFailedCallback": "the request {requestId} has no callback that failed: there is nothing to call again",
     "NotPending": "the request {requestId} is not open: the market says that it is {status}",
     "NotRequester": "the request is of {requester}, and only its requester can do this",
     "NothingSent": "no wei were sent: give an amount above 0",
@@ -30,12 +35,12 @@ WORDS: Mapping[str, str] = {
     "draft it anew",
     "PromptTooLong": "the prompt has {promptBytes} bytes, and on-chain it may have at most {most}: "
     "shorten it, or leave out --public",
-    "ReleaseExpired": "the release counted until {validUntil}, and it is {blockTimestamp} now: cancel again",
     "RequestExists": "the request {requestId} was posted before: nothing is paid twice",
     "RequestsPaused": "the market takes no new requests now: its owner paused them",
+    "ResultMismatch": "the bytes are not those of the settled answer {resultHash}",
     "SafeCastOverflowedUintDowncast": "the amount is larger than the market can hold",
+    "SignatureExpired": "what was signed counted until {validUntil}, and it is {blockTimestamp} now: try again",
     "TransferFailed": "the account {to} does not take the {amount} wei: choose another receiver",
-    "UnsupportedCallback": "the market does not call back yet: ask for no callback gas",
     "UnsupportedMode": "the market pays for signed answers only: leave the mode as it is",
 }
 

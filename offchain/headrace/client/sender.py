@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from headrace.client.refusals import in_words
 from headrace.core.errors import Refused, Unknown
+from headrace.core.guard import MAX_TRANSACTION_GAS
 from headrace.core.types import Address, Hash32
 from headrace.ports import Call, Chain, Receipt, Signer
 
@@ -32,8 +33,12 @@ class TransactionSender(Protocol):
         """Whose transactions."""
         ...
 
-    async def send(self, call: Call) -> Hash32:
+    async def send(self, call: Call, *, call_out_gas: int = 0) -> Hash32:
         """Sign and send; the hash is known even when the node's answer was lost.
+
+        Args:
+            call: what to send.
+            call_out_gas: what contracts that it calls may use beyond what a simulation shows.
 
         Raises:
             Refused: it would revert, or the account cannot pay for it; nothing was sent.
@@ -67,10 +72,10 @@ class ChainSender:
         """Whose transactions."""
         return self._signer.address
 
-    async def send(self, call: Call) -> Hash32:
+    async def send(self, call: Call, *, call_out_gas: int = 0) -> Hash32:
         """Sign and send a call; see `TransactionSender`."""
         async with self._sending:
-            fields = await self._fields(call)
+            fields = await self._fields(call, call_out_gas)
             try:
                 return await self._sign_and_send(fields)
             except Refused as exc:
@@ -82,12 +87,12 @@ class ChainSender:
             except Refused as exc:
                 raise (self._nonce_taken() if _is_nonce_taken(exc) else exc) from exc
 
-    async def _fields(self, call: Call) -> dict[str, Any]:
+    async def _fields(self, call: Call, call_out_gas: int) -> dict[str, Any]:
         (outcome,) = await self._chain.simulate(self.address, [call])
         if not outcome.succeeded:
             raise Refused(in_words(outcome.error))
         gas = await self._chain.gas_quote()
-        gas_limit = outcome.gas_used * GAS_HEADROOM_PERCENT // 100
+        gas_limit = min(outcome.gas_used * GAS_HEADROOM_PERCENT // 100 + call_out_gas, MAX_TRANSACTION_GAS)
         max_fee_wei = gas.base_fee_wei * BASE_FEE_HEADROOM + gas.tip_wei
         await self._require_funds(call, call.value_wei + gas_limit * max_fee_wei)
         return {

@@ -9,7 +9,7 @@ from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
 from headrace.core.requests import PACKED_TYPES, pack, params_of
-from headrace.core.types import Address, Hash32, Request
+from headrace.core.types import Address, Hash32, Request, ResultRef
 
 _PARAMS = (
     "(address,bytes32,bytes32,uint64,uint40,uint32,uint24,uint24,uint8,bool,bool,uint8,uint8,uint8,address,"
@@ -61,6 +61,19 @@ def cancel_with_release_data(request: Request, valid_until_s: int, relayer_signa
 def raise_priority_fee_data(request_id: Hash32) -> bytes:
     """`raisePriorityFee(bytes32 requestId)`; the wei that are sent are added."""
     return _call("raisePriorityFee", ("bytes32",), (bytes.fromhex(request_id[2:]),))
+
+
+def retry_callback_data(request: Request, ref: ResultRef, result: bytes) -> bytes:
+    """`retryCallback(Request request, ResultRef ref, bytes result)`.
+
+    Args:
+        request: whose callback failed.
+        ref: its settled result.
+        result: the answer's bytes when the request asked for inline delivery, else empty.
+    """
+    settled = (bytes.fromhex(ref.result_hash[2:]), ref.relayer, ref.round, ref.nodes, ref.settled_at_s)
+    kinds = (_PACKED, "(bytes32,address,uint64,address[],uint40)", "bytes")
+    return _call("retryCallback", kinds, (tuple(pack(request)), settled, result))
 
 
 def deposit_data(account: Address) -> bytes:

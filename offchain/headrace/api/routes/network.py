@@ -38,6 +38,8 @@ async def get_network(context: Context, facts: Facts) -> schemas.NetworkView:
             min_ttl_s=terms.min_ttl_s,
             max_ttl_s=terms.max_ttl_s,
             max_inline_prompt_bytes=terms.max_inline_prompt_bytes,
+            max_callback_gas=terms.max_callback_gas,
+            verifier_gas=terms.verifier_gas,
             tip_cap_wei=str(terms.tip_cap_wei),
             fixed_gas=terms.fixed_gas,
             item_gas=terms.item_gas,

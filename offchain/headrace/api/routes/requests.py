@@ -263,6 +263,7 @@ async def _settlement(stored: StoredRequest, context: ApiContext) -> schemas.Set
         node_wei=str(int(closed.get("nodePaid", 0))),
         relayer_wei=str(int(closed.get("relayerPaid", 0))),
         refund_wei=str(int(closed["refund"])),
+        callback=schemas.CallbackView(**closed["callback"]) if closed.get("callback") else None,
     )
 
 
