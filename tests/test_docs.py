@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from headrace.adapters.prometheus import COUNTERS, GAUGES, HISTOGRAMS
 from headrace.cli import app
+from headrace.core.faults import Fault
 from headrace.core.lifecycle import Cause, RequestState
 from headrace.core.link_messages import RejectionCode
 from headrace.core.tasks import RefusalReason
@@ -185,6 +186,7 @@ def test_the_table_of_metrics_is_that_of_the_code() -> None:
         ("Lane", Lane),
         ("Decision kind", DecisionKind),
         ("Reason", Reason),
+        ("Fault", Fault),
     ],
 )
 def test_numbers_in_the_glossary_are_those_of_the_code(heading: str, values: type[IntEnum]) -> None:

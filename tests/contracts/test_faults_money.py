@@ -1,4 +1,4 @@
-"""Where the wei of a punishment go, whatever is left of the stake and whoever proves it."""
+"""Where the wei of a punishment go, whatever is left of the stake and whoever proves it (I33)."""
 
 from __future__ import annotations
 

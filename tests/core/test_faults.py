@@ -1,3 +1,5 @@
+"""What is found in a dossier, and that what is found is proven (I34); a miss is none of whose result is known (I35)."""
+
 from __future__ import annotations
 
 import itertools

@@ -1,4 +1,4 @@
-"""Watching: by the relayer over its own store, and by anyone over what the chain and a relayer's API say."""
+"""Watching: by the relayer over its own store, and by anyone over what the chain and a relayer's API say (I35)."""
 
 from __future__ import annotations
 
