@@ -10,6 +10,7 @@ from headrace.core.envelope import hash_payload
 from headrace.core.events import BlockRef
 from headrace.core.lifecycle import RequestState
 from headrace.core.postings import PostingState
+from headrace.core.quorum import Member, Vote, standing_of
 from headrace.core.tasks import LinkedNode
 from headrace.core.types import Address, Decision, Hash32
 from headrace.ports import (
@@ -33,7 +34,7 @@ class MemoryStore:
         self.entries: defaultdict[Hash32, list[TimelineEntry]] = defaultdict(list)
         self.decisions: dict[Hash32, Decision] = {}
         self.all_assignments: defaultdict[Hash32, list[StoredAssignment]] = defaultdict(list)
-        self.results: dict[Hash32, StoredResult] = {}
+        self.all_results: defaultdict[Hash32, list[StoredResult]] = defaultdict(list)
         self.payloads: dict[Hash32, bytes] = {}
         self.holders: set[tuple[Hash32, Address]] = set()
         self.all_rounds: dict[int, StoredRound] = {}
@@ -91,7 +92,20 @@ class MemoryStore:
         return sorted(made, key=lambda each: (each.request_id, each.attempt))
 
     async def result(self, request_id: Hash32) -> StoredResult | None:
-        return self.results.get(request_id)
+        found = self.all_results[request_id]
+        stored = self.all_requests.get(request_id)
+        if stored is not None and stored.request.k:
+            members = [
+                Member(each.assignment.node, each.assignment.round, each.state)
+                for each in self.all_assignments[request_id]
+            ]
+            votes = [Vote(each.node, each.result.round, each.result.result_hash) for each in found]
+            standing = standing_of(stored.request.k, members, votes)
+            found = [each for each in found if standing.agreed and each.result.round == standing.round]
+        return found[0] if found else None
+
+    async def results(self, request_id: Hash32) -> list[StoredResult]:
+        return self.all_results[request_id]
 
     async def put_prompt(self, payload: bytes, holder: Address, at_ms: int) -> Hash32:
         self.payloads[hash_payload(payload)] = payload
@@ -109,7 +123,7 @@ class MemoryStore:
             each
             for id_, each in self.all_requests.items()
             if each.request.prompt_hash == payload_hash
-            or (id_ in self.results and self.results[id_].payload_hash == payload_hash)
+            or any(result.payload_hash == payload_hash for result in self.all_results[id_])
         ]
 
     async def round(self, round_: int) -> StoredRound | None:

@@ -16,7 +16,7 @@ from headrace.core.errors import sentence
 from headrace.core.lifecycle import RequestState
 from headrace.core.scheduling import Offer, Policy
 from headrace.core.tasks import Heartbeat, LinkedNode
-from headrace.core.types import Assignment, Hash32, Price, Request, Result
+from headrace.core.types import Address, Assignment, Hash32, Price, Request, Result
 from headrace.ports import ModelFacts, NodeFacts, StoredAssignment, StoredRequest, StoredResult
 from headrace.services.intake import Intake
 from tests.api.memory import FakeLink, MemoryStore
@@ -76,12 +76,15 @@ class Relayer:
         self.store.all_requests[id_] = stored
         return stored
 
-    def assign(self, stored: StoredRequest, state: str = "accepted") -> StoredAssignment:
+    def assign(
+        self, stored: StoredRequest, state: str = "accepted", node: Address = NODE_SIGNER.address, round_: int = 1
+    ) -> StoredAssignment:
         assignment = Assignment(
-            stored.request_id, RELAYER_SIGNER.address, NODE_SIGNER.address, 1, 10**13, stored.effective_deadline_s
+            stored.request_id, RELAYER_SIGNER.address, node, round_, 10**13, stored.effective_deadline_s
         )
+        number = len(self.store.all_assignments[stored.request_id]) + 1
         attempt = StoredAssignment(
-            stored.request_id, 1, assignment, state, START_S * 1000, START_S * 1000 + 30_000, b"", b"", ""
+            stored.request_id, number, assignment, state, START_S * 1000, START_S * 1000 + 30_000, b"", b"", ""
         )
         self.store.all_assignments[stored.request_id].append(attempt)
         return attempt
@@ -90,14 +93,16 @@ class Relayer:
         """A verified result that waits for its settlement."""
         return self.answer_at_once(stored, payload)
 
-    def answer_at_once(self, stored: StoredRequest, payload: bytes) -> StoredResult:
+    def answer_at_once(
+        self, stored: StoredRequest, payload: bytes, node: Address = NODE_SIGNER.address, round_: int = 1
+    ) -> StoredResult:
         """As `answer`, for tests that run no loop."""
-        self.assign(stored, "delivered")
+        self.assign(stored, "delivered", node, round_)
         payload_hash = hash_payload(payload)
         self.store.payloads[payload_hash] = payload
-        result = Result(stored.request_id, payload_hash, 10**13, RELAYER_SIGNER.address, 1)
-        kept = StoredResult(NODE_SIGNER.address, result, bytes(65), payload_hash, len(payload), START_S * 1000)
-        self.store.results[stored.request_id] = kept
+        result = Result(stored.request_id, payload_hash, 10**13, RELAYER_SIGNER.address, round_)
+        kept = StoredResult(node, result, bytes(65), payload_hash, len(payload), START_S * 1000)
+        self.store.all_results[stored.request_id].append(kept)
         return kept
 
     def settle(self, stored: StoredRequest, result_hash: Hash32, block: int = 2) -> StoredRequest:

@@ -60,7 +60,7 @@ def live(desk: Desk, payload: bytes = ANSWER, ending: RequestState = RequestStat
 
         def end() -> None:
             if ending is RequestState.FULFILLED:
-                result_hash = relayer.store.results[id_].result.result_hash
+                result_hash = relayer.store.all_results[id_][-1].result.result_hash
                 relayer.chain.mine(relayer.chain.fulfilled(id_, result_hash))
                 relayer.settle(relayer.store.all_requests[id_], result_hash)
             else:

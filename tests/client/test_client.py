@@ -134,7 +134,7 @@ async def test_wait__until_settled__shows_each_view(world: World) -> None:
     del relayer.store.all_requests[stored.request_id]
     world.waits.then = {
         1: lambda: relayer.store.all_requests.update({stored.request_id: stored}),
-        2: lambda: relayer.settle(stored, relayer.store.results[stored.request_id].result.result_hash),
+        2: lambda: relayer.settle(stored, relayer.store.all_results[stored.request_id][-1].result.result_hash),
     }
     seen: list[str] = []
     view = await world.client.wait(stored.request_id, 60, lambda each: seen.append(each["state"]))

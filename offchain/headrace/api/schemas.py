@@ -520,7 +520,13 @@ class RequestView(RequestSummary):
         examples=["Every node that could take it works at its limit; it waits for one to be free."],
     )
     assignments: list[AssignmentView]
-    result: ResultView | None
+    result: ResultView | None = Field(
+        description="What was, or will be, settled; of a quorum, that of the first of the k nodes that agree."
+    )
+    results: list[ResultView] = Field(
+        description="All that nodes signed, by round and node: of a quorum what each of them said, in every round that "
+        "listed it."
+    )
     settlement: SettlementView | None
 
 

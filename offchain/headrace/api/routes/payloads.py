@@ -69,7 +69,7 @@ async def get_payload(payload_hash: HashPath, context: Context, caller: Caller) 
         raise NotAllowed(
             f"{caller} is neither requester nor assigned node of a request with the payload {payload_hash}"
         )
-    if not any(use.is_open or use.author == caller for use in mine):
+    if not any(use.is_open or caller in use.authors for use in mine):
         raise NotSettled("the answer can be read once its settlement is included")
     payload = await context.store.payload(payload_hash)
     if payload is None:
@@ -79,11 +79,11 @@ async def get_payload(payload_hash: HashPath, context: Context, caller: Caller) 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """What a payload is to a request. An answer is open once it is settled; its author, the node, knows it anyway."""
+    """What a payload is to a request. An answer is open once it is settled; its authors, the nodes, know it anyway."""
 
     stored: StoredRequest
     is_open: bool
-    author: Address | None = None
+    authors: frozenset[Address] = frozenset()
 
 
 async def _uses(context: ApiContext, stored: StoredRequest, payload_hash: Hash32) -> list[_Use]:
@@ -92,9 +92,10 @@ async def _uses(context: ApiContext, stored: StoredRequest, payload_hash: Hash32
     prompt = (payload_hash, stored.request.requester)
     if stored.request.prompt_hash == payload_hash and await context.store.held_prompts({prompt}):
         uses.append(_Use(stored, is_open=True))
-    result = await context.store.result(stored.request_id)
-    if result is not None and result.result.result_hash == payload_hash:
-        uses.append(_Use(stored, _is_settled(stored, payload_hash), result.node))
+    results = await context.store.results(stored.request_id)
+    authors = frozenset(each.node for each in results if each.result.result_hash == payload_hash)
+    if authors:
+        uses.append(_Use(stored, _is_settled(stored, payload_hash), authors))
     return uses
 
 

@@ -108,6 +108,8 @@ async def get_result_proof(request_id: HashPath, context: Context) -> schemas.Re
     block = await context.store.block(int(stored.closed["block_number"]))
     if block is None:
         raise NotSettled("the block of its settlement is not known yet")
+    # Of a quorum all k signed the same, for the round that was settled.
+    same = [each for each in await context.store.results(request_id) if each.result == result.result]
     return schemas.ResultProofView(
         request_id=request_id,
         request=packed_view(stored.request),
@@ -115,7 +117,7 @@ async def get_result_proof(request_id: HashPath, context: Context) -> schemas.Re
             result_hash=result.result.result_hash,
             relayer=result.result.relayer,
             round=result.result.round,
-            nodes=[result.node],
+            nodes=sorted(each.node for each in same),
             settled_at_s=block.timestamp_s,
         ),
     )
@@ -240,6 +242,7 @@ async def _view(
         why_unassigned=why_unassigned(decision),
         assignments=[assignment_view(each) for each in await store.assignments(request_id)],
         result=result_view(result) if result else None,
+        results=[result_view(each) for each in await store.results(request_id)],
         settlement=await _settlement(stored, context),
     )
 
