@@ -240,6 +240,17 @@ async def test_take__posted_by_the_requester_itself__exists() -> None:
             await made.hand_in(request)
 
 
+async def test_take__posted_before_in_a_block_that_is_gone__may_be_posted() -> None:
+    async with post_office() as made:
+        request = made.request()
+        await made.world.post(request, prompt=None)
+        made.world.chain.reorg(1)
+        await made.world.store.rewind_to(made.world.chain.all_blocks()[-1].number - 1)
+        await made.world.index()
+        assert await made.world.state(made.world.chain.id_of(request)) == "withdrawn"
+        assert (await made.hand_in(request)).state is PostingState.SUBMITTED
+
+
 async def test_take__chain_does_not_answer__is_unavailable_and_not_stored() -> None:
     async with post_office() as made:
         made.world.chain.fail("simulate", ChainUnavailable("down"))
@@ -257,12 +268,31 @@ async def test_take__as_many_as_may_wait__are_bounded_in_total_and_by_requester(
     async with post_office(settings=settings) as made:
         for salt in (1, 2):
             await made.hand_in(made.request(salt=salt))
-        with pytest.raises(QueueFull, match=f"2 requests of {KEY.address} wait"):
+        with pytest.raises(QueueFull, match=f"2 of the 2 places of {KEY.address} are taken"):
             await made.hand_in(made.request(salt=3))
         await made.hand_in(made.request(OTHER_KEY, salt=3), OTHER_KEY)
         with pytest.raises(QueueFull, match="3 requests wait to be posted"):
             await made.hand_in(made.request(OTHER_KEY, salt=4), OTHER_KEY)
         assert QueueFull.http_status == 429
+
+
+async def test_take__transactions_that_failed__count_for_an_hour() -> None:
+    async with post_office(settings=IntakeSettings(max_open_per_requester=1)) as made:
+        first = await made.hand_in(made.request(salt=1, deadline_s=made.now_s + 7_200))
+        await made.poster.step()
+        made.world.chain.reverts["request_for"] = "RequestsPaused()"
+        await made.block()
+        await made.world.sender.confirm()
+        await made.poster.step()
+        made.world.chain.reverts.clear()
+        assert (await made.the(first.request_id)).state is PostingState.UNPOSTED
+        for request in (first.request, made.request(salt=2, deadline_s=made.now_s + 7_200)):
+            with pytest.raises(QueueFull, match=r"1 of the 1 places.*failed within an hour"):
+                await made.hand_in(request)
+        await made.hand_in(made.request(OTHER_KEY, salt=3), OTHER_KEY)
+        made.world.clock.advance(3_600_001)
+        made.world.chain.mine()
+        assert (await made.hand_in(first.request)).state is PostingState.SUBMITTED
 
 
 async def test_take__at_once__never_above_the_bound() -> None:

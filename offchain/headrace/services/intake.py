@@ -153,11 +153,12 @@ class Intake:
         own = sum(1 for each in waiting if each.request.requester == requester)
         since_ms = self._clock.now_ms() - REVERTS_COUNT_FOR_MS
         reverted = await self._store.reverted_postings(requester, since_ms)
-        if own + reverted >= self.settings.max_open_per_requester:
+        most = self.settings.max_open_per_requester
+        if own + reverted >= most:
             raise QueueFull(
-                f"{own} requests of {requester} wait to be posted, and {reverted} transactions for it failed within an "
-                f"hour, together at most {self.settings.max_open_per_requester}: try again later, or send the "
-                "transaction from the account itself"
+                f"{own + reverted} of the {most} places of {requester} are taken, by requests that wait to be posted and "
+                "by transactions that failed within an hour: try again later, or send the transaction from the account "
+                "itself"
             )
 
     async def _require_worth_posting(self, handed: HandedIn, data: bytes, published_bytes: int) -> None:
