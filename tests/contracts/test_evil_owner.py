@@ -156,7 +156,8 @@ class Victims:
 
     def expire(self) -> None:
         world, over = self.world, [self.expired, self.cancelled, self.verified]
-        world.next_block_at(max(world.now, self.expired.deadline + GRACE) + 1)
+        ends_at = max(posted.deadline for posted in over) + GRACE
+        world.next_block_at(max(world.now, ends_at) + 1)
         world.market.expire([posted.request for posted in over], sender=world.stranger)
         assert [world.status_of(posted) for posted in over] == [Status.EXPIRED] * 3
         self.expected[world.requester.address] += sum(posted.escrow for posted in over)
