@@ -76,6 +76,8 @@ contract StakeManager is IStakeManager, EIP712 {
         _retiredAt[oldKey] = uint40(block.timestamp);
         for (uint256 i = 0; i < markets.length; ++i) {
             Membership storage membership = _ownedMembership(oldKey, markets[i]);
+            // Named twice, it would take over the old key's end.
+            if (_memberships[newKey][markets[i]].payee != address(0)) revert AlreadyJoined(newKey, markets[i]);
             _memberships[newKey][markets[i]] = membership;
             // What was assigned to the old key is still paid.
             if (membership.leavesAt == 0) membership.leavesAt = uint40(block.timestamp) + UNBOND_DELAY;

@@ -246,3 +246,9 @@ def test_views__key_of_no_node__are_empty(world):
     assert world.stakes.canonicalNodeOf(THIRD) == ZERO
     assert world.stakes.retiredAt(THIRD) == 0
     assert world.stakes.payeeOf(THIRD, world.market) == ZERO
+
+
+def test_rotate_key__market_named_twice__already_joined(world):
+    """The second time the new key would take over the old one's end."""
+    with ape.reverts(world.stakes.AlreadyJoined, key=NEW, market=world.market.address):
+        rotate(world, world.market, world.market)
