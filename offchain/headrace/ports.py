@@ -891,8 +891,12 @@ class StoredFault:
 class WatchStore(Store, Protocol):
     """What a watcher keeps and reads beside what a relayer does: a relayer's own store, or one of its own."""
 
-    async def noted_results(self, request_id: Hash32) -> list[NotedResult]:
-        """Results of a request that nodes signed: those delivered here and those that were noted."""
+    async def known_requests(self, request_ids: Sequence[Hash32]) -> dict[Hash32, StoredRequest]:
+        """Those of these requests that are in the store."""
+        ...
+
+    async def noted_results(self, request_ids: Sequence[Hash32]) -> dict[Hash32, list[NotedResult]]:
+        """Results of these requests that nodes signed: those delivered here and those that were noted."""
         ...
 
     async def noted_in_round(self, round_: int) -> list[Hash32]:
@@ -907,16 +911,16 @@ class WatchStore(Store, Protocol):
         """Stored events of these names in a closed range of blocks, in order."""
         ...
 
-    async def events_of(self, request_id: Hash32) -> list[ChainEvent]:
-        """Stored events of a request, in order."""
+    async def events_of(self, request_ids: Sequence[Hash32]) -> dict[Hash32, list[ChainEvent]]:
+        """Stored events of each of these requests, in order."""
         ...
 
     async def keep_leaves(self, round_: int, decisions: Sequence[Decision]) -> None:
         """Keep the leaves of a recorded round of another's, in place of what was kept before."""
         ...
 
-    async def rounds_assigning(self, request_id: Hash32) -> list[int]:
-        """Rounds whose leaves assign a request, in order."""
+    async def rounds_assigning(self, request_ids: Sequence[Hash32]) -> dict[Hash32, set[int]]:
+        """Rounds whose leaves assign each of these requests."""
         ...
 
     async def rounds_without_leaves(self, limit: int) -> list[StoredRound]:

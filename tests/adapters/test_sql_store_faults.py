@@ -48,14 +48,14 @@ async def test_note_results__first_two_that_differ__are_kept_once(store: SqlStor
     other = noted(ID, b"a", OTHER_NODE)
     await store.note_results([first, first, other])
     await store.note_results([second, first, third])
-    assert await store.noted_results(ID) == [first, other, second]
-    assert await store.noted_results("0x" + "78" * 32) == []
+    unknown = "0x" + "78" * 32
+    assert await store.noted_results([ID, unknown]) == {ID: [first, other, second], unknown: []}
 
 
 async def test_noted_results__delivered_here__is_among_them(store: SqlStore, chain: FakeChain) -> None:
     request_id = await signed(store, chain)
     await store.note_results([noted(request_id, b"another")])
-    first, second = await store.noted_results(request_id)
+    first, second = (await store.noted_results([request_id]))[request_id]
     assert (first.result.result_hash, first.signature, first.transaction_hash) == (
         hash_payload(ANSWER),
         b"signature",
@@ -117,8 +117,8 @@ async def test_leaves__of_anothers_round__are_kept_and_found_by_request(store: S
     assert await store.leaves(1) == first
     assert [each.round for each in await store.rounds_without_leaves(10)] == [2]
     await store.keep_leaves(2, [leaf(ID, OTHER_NODE)])
-    assert await store.rounds_assigning(ID) == [1, 2]
-    assert await store.rounds_assigning("0x" + "78" * 32) == []
+    other = "0x" + "78" * 32
+    assert await store.rounds_assigning([ID, other]) == {ID: {1, 2}, other: set()}
 
 
 # Events
@@ -129,7 +129,9 @@ async def test_events__by_blocks_names_and_request__in_order(store: SqlStore, ch
     other = await post(store, chain, salt=2)
     block = chain.mine(chain.fulfilled(other), chain.closed(request_id, Status.EXPIRED))
     await follow(store, chain)
-    of_one = await store.events_of(request_id)
+    of_both = await store.events_of([request_id, other])
+    of_one = of_both[request_id]
+    assert [each.name for each in of_both[other]] == ["InferenceRequested", "ResultFulfilled"]
     assert [each.name for each in of_one] == ["InferenceRequested", "RequestClosed"]
     between = await store.events_between(0, block.number, ("RequestClosed", "ResultFulfilled"))
     assert [each.name for each in between] == ["ResultFulfilled", "RequestClosed"]
@@ -178,4 +180,13 @@ async def test_delivered__second_delivery_of_another_answer__does_not_replace_th
 ) -> None:
     request_id = await signed(store, chain)
     assert not await deliver(store, request_id, 1, answer=b"\x01" + bytes(16) + b"else")
-    assert [each.result.result_hash for each in await store.noted_results(request_id)] == [hash_payload(ANSWER)]
+    assert [each.result.result_hash for each in (await store.noted_results([request_id]))[request_id]] == [
+        hash_payload(ANSWER)
+    ]
+
+
+async def test_known_requests__of_many__are_those_in_the_store(store: SqlStore, chain: FakeChain) -> None:
+    ids = [await post(store, chain, salt=salt) for salt in (1, 2)]
+    unknown = ["0x" + f"{number:064x}" for number in range(1_200)]
+    known = await store.known_requests([ids[1], *unknown, ids[0]])
+    assert known == {each: await store.request(each) for each in ids}

@@ -197,7 +197,7 @@ async def test_own_watch__second_answer_that_the_node_did_not_sign__is_no_eviden
         await world.aggregator.delivered(forged)
     await relayer.watch.step()
     assert await relayer.faults() == []
-    assert len(await world.store.noted_results(request_id)) == 1
+    assert len((await world.store.noted_results([request_id]))[request_id]) == 1
 
 
 async def test_own_watch__restarted__goes_on_with_what_is_stored(relayer: Relayer) -> None:
@@ -571,7 +571,7 @@ async def test_anyone__calldata_with_what_no_node_signed__is_not_noted(
 
     monkeypatch.setattr(relayer.chain, "submitted", submitted)
     assert await anyone.look() == []
-    assert await anyone.store.noted_results(request_id) == []
+    assert await anyone.store.noted_results([request_id]) == {request_id: []}
 
 
 async def test_anyone__settled_through_another_contract__says_nothing(anyone: Anyone) -> None:
@@ -579,7 +579,7 @@ async def test_anyone__settled_through_another_contract__says_nothing(anyone: An
     (settled,) = [each for each in anyone.relayer.chain.all_events() if each.name == "BatchSettled"]
     anyone.relayer.chain.through_others.add(settled.transaction_hash)
     assert await anyone.look() == []
-    assert await anyone.store.noted_results(request_id) == []
+    assert await anyone.store.noted_results([request_id]) == {request_id: []}
 
 
 async def test_anyone__another_relayers_requests__are_not_looked_at(anyone: Anyone) -> None:

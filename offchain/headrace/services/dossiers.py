@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
-from headrace.core.events import ChainEvent
+from headrace.core.events import BlockRef, ChainEvent
 from headrace.core.faults import (
     Dossier,
     Ending,
@@ -19,7 +20,11 @@ from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Address, Hash32, Result
 from headrace.ports import FaultChain, NotedResult, RoundWords, StoredRequest, StoredRound, WatchStore
 
 _ROUNDS_IN_MEMORY = 64
+_REQUESTS_AT_ONCE = 200
 _MAX_ASSIGNMENTS = 100_000
+
+
+_Settlements: TypeAlias = tuple[Sequence[ChainEvent], BlockRef | None]
 
 
 class Dossiers:
@@ -90,22 +95,40 @@ class Dossiers:
 
     # Dossiers
 
-    async def of(self, request_id: Hash32) -> Dossier | None:
-        """What is known of a request; None when it is not one that the relayer may serve."""
-        stored = await self._store.request(request_id)
-        if stored is None or stored.request.relayer not in (self.relayer, ZERO_ADDRESS):
-            return None
-        events = await self._store.events_of(request_id)
-        ending, paid = _ending_of(events), await self._paid(events)
-        assignments = self._assignments.get(request_id, [])
-        numbers = set(await self._store.rounds_assigning(request_id))
-        numbers |= {each.assignment.round for each in assignments} | ({paid.round} if paid else set())
-        rounds = {number: round_ for number in sorted(numbers) if (round_ := await self.round(number)) is not None}
-        accepts = await self._accepts_of(stored, rounds) if ending is Ending.EXPIRED else []
-        results = await self._results_of(request_id)
-        return Dossier(
-            request_id, stored.request, self.relayer, ending, paid, rounds, accepts, list(assignments), results
-        )
+    async def of(self, request_ids: Sequence[Hash32]) -> AsyncIterator[Dossier]:
+        """What is known of each of these requests, but for those that the relayer may not serve."""
+        rounds: dict[int, WatchedRound | None] = {}
+        blocks: dict[int, _Settlements] = {}
+        for start in range(0, len(request_ids), _REQUESTS_AT_ONCE):
+            some = request_ids[start : start + _REQUESTS_AT_ONCE]
+            known = await self._store.known_requests(some)
+            servable = [each for each in some if each in known and self._may_serve(known[each])]
+            events = await self._store.events_of(servable)
+            assigning = await self._store.rounds_assigning(servable)
+            noted = await self._store.noted_results(servable)
+            settled = await self._settled(servable, events, blocks)
+            for request_id in servable:
+                paid = settled.get(request_id)
+                wanted = assigning[request_id] | ({paid.round} if paid else set())
+                wanted |= {each.assignment.round for each in self._assignments.get(request_id, ())}
+                for number in wanted - rounds.keys():
+                    rounds[number] = await self.round(number)
+                concerned = {number: found for number in sorted(wanted) if (found := rounds[number]) is not None}
+                ending = _ending_of(events[request_id])
+                yield Dossier(
+                    request_id=request_id,
+                    request=known[request_id].request,
+                    relayer=self.relayer,
+                    ending=ending,
+                    paid=paid,
+                    rounds=concerned,
+                    accepts=await self._accepts_of(request_id, concerned) if ending is Ending.EXPIRED else [],
+                    assignments=list(self._assignments.get(request_id, ())),
+                    results=await self._signed_results(noted[request_id]),
+                )
+
+    def _may_serve(self, stored: StoredRequest) -> bool:
+        return stored.request.relayer in (self.relayer, ZERO_ADDRESS)
 
     async def round(self, number: int) -> WatchedRound | None:
         """A recorded round whose leaves are known."""
@@ -130,16 +153,31 @@ class Dossiers:
             self._rounds.popitem(last=False)
         return round_
 
-    async def _paid(self, events: Sequence[ChainEvent]) -> ResultRef | None:
-        """What the market keeps of a settlement in one of the relayer's rounds: the set that ends after its event."""
-        fulfilled = next((event for event in reversed(events) if event.name == "ResultFulfilled"), None)
-        if fulfilled is None:
-            return None
-        number = fulfilled.block_number
-        sets = await self._store.events_between(number, number, ("BatchSettled",))
-        block = await self._store.block(number)
+    async def _settled(
+        self,
+        request_ids: Iterable[Hash32],
+        events: Mapping[Hash32, Sequence[ChainEvent]],
+        blocks: dict[int, _Settlements],
+    ) -> dict[Hash32, ResultRef]:
+        """What the market keeps of settlements in the relayer's rounds: of each, the set that ends after its event.
+        `blocks` has what was read before, by number."""
+        found: dict[Hash32, ResultRef] = {}
+        for request_id in request_ids:
+            event = next((event for event in reversed(events[request_id]) if event.name == "ResultFulfilled"), None)
+            if event is None:
+                continue
+            number = event.block_number
+            if number not in blocks:
+                sets = await self._store.events_between(number, number, ("BatchSettled",))
+                blocks[number] = sets, await self._store.block(number)
+            settlements, block = blocks[number]
+            if block is not None and (ref := self._ref_of(event, settlements, block)) is not None:
+                found[request_id] = ref
+        return found
+
+    def _ref_of(self, fulfilled: ChainEvent, sets: Sequence[ChainEvent], block: BlockRef) -> ResultRef | None:
         settled = next((event for event in sets if event.log_index > fulfilled.log_index), None)
-        if block is None or settled is None or settled.args["relayer"] != self.relayer:
+        if settled is None or settled.args["relayer"] != self.relayer:
             return None
         return ResultRef(
             result_hash=fulfilled.args["resultHash"],
@@ -149,7 +187,7 @@ class Dossiers:
             settled_at_s=block.timestamp_s,
         )
 
-    async def _accepts_of(self, stored: StoredRequest, rounds: Iterable[int]) -> list[SignedAccept]:
+    async def _accepts_of(self, request_id: Hash32, rounds: Iterable[int]) -> list[SignedAccept]:
         found = []
         for number in rounds:
             accepts = self._accepts.get(number)
@@ -162,12 +200,11 @@ class Dossiers:
                 self._accepts[number] = accepts
                 if len(self._accepts) > _ROUNDS_IN_MEMORY:
                     self._accepts.popitem(last=False)
-            found += [accept for accept in accepts if accept.request_id == stored.request_id]
+            found += [accept for accept in accepts if accept.request_id == request_id]
         return found
 
-    async def _results_of(self, request_id: Hash32) -> list[SignedResult]:
+    async def _signed_results(self, noted: Sequence[NotedResult]) -> list[SignedResult]:
         """Results of nodes. Signatures that are in calldata are looked for only when a node signed two results."""
-        noted = await self._store.noted_results(request_id)
         hashes: defaultdict[Address, set[Hash32]] = defaultdict(set)
         for each in noted:
             hashes[each.node].add(each.result.result_hash)

@@ -237,13 +237,12 @@ class Watch:
 
     async def _judge(self, request_ids: Iterable[Hash32]) -> None:
         """Keep the faults that what is known of these requests proves."""
-        for request_id in sorted(set(request_ids)):
-            dossier = await self._dossiers.of(request_id)
+        judged = sorted(set(request_ids))
+        for request_id in judged:
             self._again.pop(request_id, None)
-            if dossier is None:
-                continue
+        async for dossier in self._dossiers.of(judged):
             if dossier.ending is Ending.EXPIRED and self._dossiers.without_accepts & dossier.rounds.keys():
-                self._keep_for_later(request_id)
+                self._keep_for_later(dossier.request_id)
             for found in find_faults(dossier, self._domain):
                 await self._keep(found)
 

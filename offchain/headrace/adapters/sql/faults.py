@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import delete, exists, func, insert, select, update
+from sqlalchemy import Column, Select, delete, exists, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace.adapters.sql.database import chunks
 from headrace.adapters.sql.fault_tables import cursors, faults, signed_results
 from headrace.adapters.sql.part import StorePart
-from headrace.adapters.sql.rows import Row, assignment_of, event_of, result_of, round_of, row_of_decision
-from headrace.adapters.sql.tables import assignments, events, leaves, results, rounds
+from headrace.adapters.sql.rows import (
+    Row,
+    assignment_of,
+    event_of,
+    request_of,
+    result_of,
+    round_of,
+    row_of_decision,
+)
+from headrace.adapters.sql.tables import assignments, events, leaves, requests, results, rounds
 from headrace.core.events import ChainEvent
 from headrace.core.faults import Fault
 from headrace.core.types import Decision, DecisionKind, Hash32, Result
-from headrace.ports import Call, NotedResult, StoredAssignment, StoredFault, StoredRound
+from headrace.ports import Call, NotedResult, StoredAssignment, StoredFault, StoredRequest, StoredRound
 
 WATCH = "watch"
 _ENOUGH = 2  # results of one node and request: more prove nothing more
@@ -54,14 +63,20 @@ class FaultStore(StorePart):
                 if len(known) < _ENOUGH and row["result_hash"] not in known:
                     await connection.execute(insert(signed_results).values(row))
 
-    async def noted_results(self, request_id: Hash32) -> list[NotedResult]:
-        async with self._database.read() as connection:
-            kept = select(results).where(results.c.request_id == request_id)
-            found = [result_of(row) for row in (await connection.execute(kept)).mappings()]
-            query = select(signed_results).where(signed_results.c.request_id == request_id)
-            rows = (await connection.execute(query.order_by(signed_results.c.entry_id))).mappings().all()
-        own = [NotedResult(each.node, each.result, each.signature) for each in found]
-        return [*own, *(_noted_of(row) for row in rows)]
+    async def known_requests(self, request_ids: Sequence[Hash32]) -> dict[Hash32, StoredRequest]:
+        rows = await self._rows_of(select(requests), requests.c.request_id, request_ids)
+        return {row["request_id"]: request_of(row) for row in rows}
+
+    async def noted_results(self, request_ids: Sequence[Hash32]) -> dict[Hash32, list[NotedResult]]:
+        found: dict[Hash32, list[NotedResult]] = {request_id: [] for request_id in request_ids}
+        delivered = select(results).order_by(results.c.round, results.c.node)
+        for row in await self._rows_of(delivered, results.c.request_id, request_ids):
+            kept = result_of(row)
+            found[row["request_id"]].append(NotedResult(kept.node, kept.result, kept.signature))
+        noted = select(signed_results).order_by(signed_results.c.entry_id)
+        for row in await self._rows_of(noted, signed_results.c.request_id, request_ids):
+            found[row["request_id"]].append(_noted_of(row))
+        return found
 
     async def noted_in_round(self, round_: int) -> list[Hash32]:
         query = select(signed_results.c.request_id).where(signed_results.c.round == round_).distinct()
@@ -94,11 +109,12 @@ class FaultStore(StorePart):
         async with self._database.read() as connection:
             return [event_of(row) for row in (await connection.execute(query)).mappings()]
 
-    async def events_of(self, request_id: Hash32) -> list[ChainEvent]:
-        query = select(events).where(events.c.request_id == request_id)
-        query = query.order_by(events.c.block_number, events.c.log_index)
-        async with self._database.read() as connection:
-            return [event_of(row) for row in (await connection.execute(query)).mappings()]
+    async def events_of(self, request_ids: Sequence[Hash32]) -> dict[Hash32, list[ChainEvent]]:
+        found: dict[Hash32, list[ChainEvent]] = {request_id: [] for request_id in request_ids}
+        query = select(events).order_by(events.c.block_number, events.c.log_index)
+        for row in await self._rows_of(query, events.c.request_id, request_ids):
+            found[row["request_id"]].append(event_of(row))
+        return found
 
     async def keep_leaves(self, round_: int, decisions: Sequence[Decision]) -> None:
         rows = [
@@ -110,12 +126,12 @@ class FaultStore(StorePart):
             if rows:
                 await connection.execute(insert(leaves), rows)
 
-    async def rounds_assigning(self, request_id: Hash32) -> list[int]:
-        query = select(leaves.c.round).where(
-            leaves.c.request_id == request_id, leaves.c.kind == int(DecisionKind.ASSIGNED)
-        )
-        async with self._database.read() as connection:
-            return list((await connection.execute(query.distinct().order_by(leaves.c.round))).scalars())
+    async def rounds_assigning(self, request_ids: Sequence[Hash32]) -> dict[Hash32, set[int]]:
+        found: dict[Hash32, set[int]] = {request_id: set() for request_id in request_ids}
+        query = select(leaves.c.request_id, leaves.c.round).where(leaves.c.kind == int(DecisionKind.ASSIGNED))
+        for row in await self._rows_of(query, leaves.c.request_id, request_ids):
+            found[row["request_id"]].add(row["round"])
+        return found
 
     async def rounds_without_leaves(self, limit: int) -> list[StoredRound]:
         has_leaves = exists().where(leaves.c.round == rounds.c.round)
@@ -149,6 +165,14 @@ class FaultStore(StorePart):
         async with self._database.read() as connection:
             found = (await connection.execute(query)).scalar()
         return -1 if found is None else found
+
+    async def _rows_of(self, query: Select[Any], column: Column[Any], request_ids: Sequence[Hash32]) -> list[Row]:
+        """The rows of a query that are about these requests."""
+        found: list[Row] = []
+        async with self._database.read() as connection:
+            for chunk in chunks(request_ids):
+                found += (await connection.execute(query.where(column.in_(chunk)))).mappings().all()
+        return found
 
     async def set_watched_up_to(self, block_number: int) -> None:
         async with self._database.write() as connection:
