@@ -296,3 +296,18 @@ async def test_unreachable__is_one_sentence_with_the_setting(world: World) -> No
         with pytest.raises(Exception, match="HEADRACE_REQUESTER__API_URL"):
             await client.network()
     assert len(world.waits.slept_s) == 3
+
+
+@pytest.mark.parametrize(("asked", "drafted"), [((2, 3), None), ((3, 3), (2, 3)), ((2, 3), (2, 2)), (None, (2, 3))])
+async def test_checked_draft__another_quorum_than_was_asked__is_untrue(
+    world: World, asked: tuple[int, int] | None, drafted: tuple[int, int] | None
+) -> None:
+    """Fewer votes are a worse answer, and more of them cost more."""
+    wanted = replace(WANTED, quorum=drafted).body(REQUESTER_SIGNER.address)
+    body = (await world.relayer.client.post("/v1/requests/draft", json=wanted)).json()
+    network = Network(31337, MARKET, RELAYER_SIGNER.address, 86_400)
+    arguments = (body, network, REQUESTER_SIGNER.address, MODEL_ID, START_S)
+    with pytest.raises(Untrue, match="drafted (mode|k|n) ="):
+        checked_draft(replace(WANTED, quorum=asked, force=True), *arguments)
+    same = checked_draft(replace(WANTED, quorum=drafted, force=True), *arguments)
+    assert (same.request.k, same.request.n) == (drafted or (0, 0))

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from headrace.api.dependencies import AddressText, HashText
 from headrace.core.lifecycle import RequestState
 from headrace.core.prompts import MAX_MESSAGES, MAX_STOP_CHARS, MAX_STOPS
+from headrace.core.requests import MAX_QUORUM
 
 EXAMPLE_HASH = "0x5b1c8a0d4e6f7a2b3c9d8e7f60514233445566778899aabbccddeeff00112233"
 EXAMPLE_HASH_2 = "0xa0b1c2d3e4f5061728394a5b6c7d8e9f00112233445566778899aabbccddeeff"
@@ -208,6 +209,14 @@ class DraftRequest(BaseModel):
     verifier: AddressText | None = Field(
         default=None, description="A contract that must take the node's proof of its answer, or the node is not paid."
     )
+    k: Annotated[int, Field(ge=2, le=MAX_QUORUM)] | None = Field(
+        default=None,
+        description="Of a quorum: how many nodes of different owners must give one answer. Each is paid. The prompt "
+        "must fix its answer: plain text, or temperature 0 and a seed.",
+    )
+    n: Annotated[int, Field(ge=2, le=MAX_QUORUM)] | None = Field(
+        default=None, description="Of a quorum: how many nodes may be asked in all, when some fail or disagree."
+    )
     salt: DigitsText | None = Field(default=None, description="A 64-bit number; random unless given.")
 
     @model_validator(mode="after")
@@ -218,7 +227,16 @@ class DraftRequest(BaseModel):
             raise ValueError("give either ttl_s or deadline_s")
         if self.salt is not None and int(self.salt) >= 1 << 64:
             raise ValueError("salt must fit into 64 bits")
+        if (self.k is None) != (self.n is None) or (self.k or 0) > (self.n or 0):
+            raise ValueError("give both k and n of a quorum, or neither, and k at most n")
+        if self.k is not None and self.verifier is not None:
+            raise ValueError("give either a quorum or a verifier")
         return self
+
+    @property
+    def nodes(self) -> int:
+        """How many are paid."""
+        return self.k or 1
 
     def options(self) -> dict[str, Any]:
         """How the model shall answer, where that is said."""

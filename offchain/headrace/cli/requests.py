@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from headrace.cli.options import Json, RequestId, address, request_id, wei
 from headrace.cli.session import OpenChain, Session, require_included, session_of
 from headrace.client import Answer, Draft, HeadraceClient, Wanted, fair_fee_wei
 from headrace.core.errors import HeadraceError, InvalidInput, Refused
+from headrace.core.requests import MAX_QUORUM
 from headrace.core.types import Hash32, Lane
 
 app = typer.Typer(help="Post a prompt, follow it, read its answer, raise its fee, cancel it.", no_args_is_help=True)
@@ -34,6 +36,14 @@ class LaneName(StrEnum):
 
     REALTIME = "realtime"
     BULK = "bulk"
+
+
+class ModeName(StrEnum):
+    """How an answer earns its pay."""
+
+    SIGNATURE = "signature"
+    QUORUM = "quorum"
+    VERIFIER = "verifier"
 
 
 @app.command("new")
@@ -54,6 +64,12 @@ def new_request(
     callback_gas: Annotated[
         int, typer.Option(min=0, help="Gas for a call of the requester's contract with the answer.")
     ] = 0,
+    mode: Annotated[
+        ModeName | None, typer.Option(help="What makes an answer good: its node's signature, a quorum, a verifier.")
+    ] = None,
+    quorum: Annotated[
+        str | None, typer.Option(metavar="K/N", help="K nodes of at most N must give one answer [default: 2/3].")
+    ] = None,
     verifier: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="A contract that must take a proof of the answer.")
     ] = None,
@@ -83,6 +99,7 @@ def new_request(
         max_escrow_wei=wei(max_escrow, "--max-escrow"),
         callback_gas=callback_gas,
         verifier=address(verifier) if verifier else None,
+        quorum=_quorum(mode, quorum, verifier),
         public=public,
         force=force,
     )
@@ -296,6 +313,23 @@ def _status(session: Session, *, as_json: bool) -> Iterator[Any]:
 
 
 # What was typed
+
+
+def _quorum(mode: ModeName | None, quorum: str | None, verifier: str | None) -> tuple[int, int] | None:
+    """k and n, if a quorum is asked for. The mode may be left out where the other options tell it."""
+    if mode is ModeName.VERIFIER and not verifier:
+        raise InvalidInput("--mode verifier needs --verifier ADDRESS")
+    if verifier and mode not in (None, ModeName.VERIFIER):
+        raise InvalidInput("--verifier is for --mode verifier")
+    if quorum and (verifier or mode not in (None, ModeName.QUORUM)):
+        raise InvalidInput("--quorum is for --mode quorum, and without --verifier")
+    if mode is not ModeName.QUORUM and not quorum:
+        return None
+    given = re.fullmatch(r"([0-9]{1,2})/([0-9]{1,2})", quorum or "2/3")
+    k, n = (int(given[1]), int(given[2])) if given else (0, 0)
+    if not 2 <= k <= n <= MAX_QUORUM:
+        raise InvalidInput(f"{quorum!r} is no quorum: write K/N, such as 2/3, with 2 <= K <= N <= {MAX_QUORUM}")
+    return k, n
 
 
 def _prompt(prompt: str | None, chat: Path | None) -> str | None:

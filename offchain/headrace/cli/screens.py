@@ -125,8 +125,7 @@ def show_settlement(console: Console, view: Mapping[str, Any], gas: Mapping[str,
     if settlement["batch_size"]:
         rows.append(("batch of", str(settlement["batch_size"])))
     if is_paid:
-        if view["result"]:
-            rows.append(("answered by", view["result"]["node"]))
+        rows += [("answered by" if i == 0 else "", node) for i, node in enumerate(_answerers(view))]
         rows += [(f"{name} got", show_wei(int(settlement[f"{name}_wei"]))) for name in ("node", "relayer")]
     rows.append(("refund", show_wei(int(settlement["refund_wei"]))))
     rows.append(("escrow", show_wei(int(view["escrow_wei"]))))
@@ -151,6 +150,7 @@ def show_request(console: Console, view: Mapping[str, Any]) -> None:
         ("state", view["state"]),
         ("model", view["model_name"] or view["model_id"]),
         ("lane", view["lane"]),
+        *_quorum_rows(view),
         ("requester", view["requester"]),
         ("deadline", moment(view["effective_deadline_s"])),
     ]
@@ -178,9 +178,27 @@ def _show_attempts(console: Console, view: Mapping[str, Any]) -> None:
         text = f"  attempt {attempt['attempt']}: {attempt['state']}{detail}, round {attempt['round']}"
         console.print(Text(printable(text), style="dim"), soft_wrap=True)
         console.print(Text(printable(f"    node {attempt['node']}"), style="dim"), soft_wrap=True)
+    if view["params"]["k"]:
+        for vote in view["results"]:
+            text = f"  vote, round {vote['round']}: node {vote['node']}"
+            console.print(Text(printable(text), style="dim"), soft_wrap=True)
+            console.print(Text(printable(f"    hash {vote['result_hash']}"), style="dim"), soft_wrap=True)
     if view["why_unassigned"] and view["state"] != "fulfilled":
         why = Text(printable(f"{view['decision']['reason']}: {view['why_unassigned']}"), style="yellow")
         console.print(why)
+
+
+def _quorum_rows(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if view["params"]["k"]:
+        yield "quorum", f"{view['params']['k']} nodes must agree, of at most {view['params']['n']}"
+
+
+def _answerers(view: Mapping[str, Any]) -> list[str]:
+    """Who signed the result: one node, or those of a quorum that agree."""
+    result = view["result"]
+    if not result:
+        return []
+    return [each["node"] for each in view["results"] if each["round"] == result["round"]]
 
 
 def _cancel_rows(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -234,7 +252,10 @@ def _details(stage: Mapping[str, Any], view: Mapping[str, Any]) -> list[str]:
         return [f"transaction {stage['transaction_hash']}"]
     attempts = view["assignments"]
     if name in ("assigned", "computing") and attempts:
-        return [f"round {attempts[-1]['round']}", f"node {attempts[-1]['node']}"]
+        # Of a single request only the last attempt counts; of a quorum all of its last round.
+        round_, single = attempts[-1]["round"], not view["params"]["k"]
+        nodes = [each["node"] for each in attempts if each["round"] == round_]
+        return [f"round {round_}", *(f"node {node}" for node in (nodes[-1:] if single else nodes))]
     if name == "signed" and view["result"]:
         return [f"{view['result']['result_bytes']} bytes", f"hash {view['result']['result_hash']}"]
     return [str(stage["note"])]

@@ -21,7 +21,8 @@ class Wanted:
     """What is asked for. None of an amount leaves it to the relayer's draft, within `max_escrow_wei`.
 
     `callback_gas` is for the call of the requester's contract with the answer; `verifier` is a contract that must take
-    the node's proof of it. `force` takes a draft that no node would take at today's prices.
+    the node's proof of it; `quorum` is (k, n): k nodes of at most n must give one answer. `force` takes a draft that no
+    node would take at today's prices.
     """
 
     model: str
@@ -41,6 +42,7 @@ class Wanted:
     max_escrow_wei: int | None = None
     callback_gas: int = 0
     verifier: Address | None = None
+    quorum: tuple[int, int] | None = None
     public: bool = False
     force: bool = False
 
@@ -58,6 +60,7 @@ class Wanted:
             "deadline_s": self.deadline_s,
             "callback_gas": self.callback_gas or None,
             "verifier": self.verifier,
+            **({"k": self.quorum[0], "n": self.quorum[1]} if self.quorum else {}),
         }
         return {
             "requester": requester,
@@ -68,6 +71,13 @@ class Wanted:
             **amounts,
             **{name: value for name, value in optional.items() if value is not None},
         }
+
+    @property
+    def mode(self) -> Mode:
+        """How an answer is to earn its pay."""
+        if self.quorum:
+            return Mode.QUORUM
+        return Mode.VERIFIER if self.verifier else Mode.SIGNATURE
 
     def options(self) -> dict[str, Any]:
         """How the model shall answer, where that is said."""
@@ -134,7 +144,9 @@ def checked_draft(
         "callback_gas": wanted.callback_gas,
         "lane": wanted.lane,
         "inline_result": wanted.public,
-        "mode": Mode.VERIFIER if wanted.verifier else Mode.SIGNATURE,
+        "mode": wanted.mode,
+        "k": wanted.quorum[0] if wanted.quorum else 0,
+        "n": wanted.quorum[1] if wanted.quorum else 0,
         "verifier": wanted.verifier or ZERO_ADDRESS,
     }
     amounts = ("max_reward_wei", "gas_budget_wei", "priority_fee_wei")

@@ -25,6 +25,7 @@ WORDS: Mapping[str, str] = {
     "send more, or lower --max-reward or --gas-budget",
     "InvalidSignature": "the signature is by {signer}, and not by the relayer that the request names",
     "InsufficientGas": "the call has {available} gas where {required} are needed: give the transaction more",
+    "InvalidQuorum": "a quorum has 2 to 16 nodes, and {k} of {n} are wanted: correct --quorum",
     "InvalidTerms": "the market takes no request with these terms: draft it anew",
     "InvalidVerifier": "the verifier {verifier} is no contract: correct --verifier",
     "NoFailedCallback": "the request {requestId} has no callback that failed: there is nothing to call again",
@@ -41,7 +42,7 @@ WORDS: Mapping[str, str] = {
     "SafeCastOverflowedUintDowncast": "the amount is larger than the market can hold",
     "SignatureExpired": "what was signed counted until {validUntil}, and it is {blockTimestamp} now: try again",
     "TransferFailed": "the account {to} does not take the {amount} wei: choose another receiver",
-    "UnsupportedMode": "the market pays for signed answers only: leave the mode as it is",
+    "UnsupportedMode": "this market does not pay for answers of the mode {mode}: choose another --mode",
 }
 
 

@@ -26,6 +26,8 @@ _TERMS = (
 )
 _AMOUNTS = (("max_reward_wei", 80), ("gas_budget_wei", 80), ("priority_fee_wei", 80))
 _FLAGS_SHIFT = sum(bits for _, bits in _TERMS)
+MAX_QUORUM = 16
+"""Nodes of a quorum that the market takes at most."""
 _BATCHABLE = 1
 _INLINE_RESULT = 2
 

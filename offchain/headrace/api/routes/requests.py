@@ -203,6 +203,7 @@ async def _view_of_posting(posting: StoredPosting, facts: ChainFacts) -> schemas
         why_unassigned="",
         assignments=[],
         result=None,
+        results=[],
         settlement=None,
     )
 
