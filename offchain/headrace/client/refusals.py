@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 from headrace.client.owners_refusals import OWNERS_WORDS
-from headrace.core.types import Status
-
-_ERROR = re.compile(r"(\w+)\((.*)\)")
-_TIMES = frozenset({"deadline", "earliest", "latest", "blockTimestamp", "validUntil", "withdrawableAt", "acceptableAt"})
+from headrace.core.refusals import worded
 
 # By the error's name, with its fields as contracts/interfaces/IInferenceMarket.sol names them.
 WORDS: Mapping[str, str] = {
@@ -23,6 +18,7 @@ WORDS: Mapping[str, str] = {
     "without an answer its escrow comes back after the grace period",
     "EscrowShort": "the escrow is {required} wei, and what was sent and the account's credit are {available} wei: "
     "send more, or lower --max-reward or --gas-budget",
+    "InvalidQuorum": "{k} of {n} is no quorum that the market takes: at least 2 must agree, of at most 16",
     "InvalidSignature": "the signature is by {signer}, and not by the relayer that the request names",
     "InsufficientGas": "the call has {available} gas where {required} are needed: give the transaction more",
     "InvalidQuorum": "a quorum has 2 to 16 nodes, and {k} of {n} are wanted: correct --quorum",
@@ -48,20 +44,4 @@ WORDS: Mapping[str, str] = {
 
 def in_words(error: str) -> str:
     """A decoded custom error as a clause; one that has no words, or is none, as it is."""
-    match = _ERROR.fullmatch(error)
-    words = None if match is None else WORDS.get(match[1]) or OWNERS_WORDS.get(match[1])
-    if match is None or words is None:
-        return f"the transaction would fail: {error}"
-    given = dict(pair.partition("=")[::2] for pair in match[2].split(", ") if pair)
-    try:
-        return words.format_map({name: _shown(name, value) for name, value in given.items()})
-    except (KeyError, ValueError):
-        return f"the transaction would fail: {error}"
-
-
-def _shown(name: str, value: str) -> str:
-    if name in _TIMES:
-        return datetime.fromtimestamp(int(value), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    if name == "status":
-        return Status(int(value)).name.lower().replace("none", "unknown")
-    return value
+    return worded(error, WORDS) or worded(error, OWNERS_WORDS) or f"the transaction would fail: {error}"

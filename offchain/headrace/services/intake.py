@@ -156,9 +156,9 @@ class Intake:
         most = self.settings.max_open_per_requester
         if own + reverted >= most:
             raise QueueFull(
-                f"{own + reverted} of the {most} places of {requester} are taken, by requests that wait to be posted and "
-                "by transactions that failed within an hour: try again later, or send the transaction from the account "
-                "itself"
+                f"{own + reverted} of the {most} places of {requester} are taken, by requests that wait to be posted "
+                "and by transactions that failed within an hour: try again later, or send the transaction from the "
+                "account itself"
             )
 
     async def _require_worth_posting(self, handed: HandedIn, data: bytes, published_bytes: int) -> None:
