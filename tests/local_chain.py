@@ -36,7 +36,7 @@ CONTRACTS = {
     "AttestedKeyVerifier": "verifiers/",
 }
 # What tests deploy when they need it.
-HELPERS = {"SignerWallet": "test/", "Receiver": "test/"}
+HELPERS = {"SignerWallet": "test/", "Receiver": "test/", "TestVerifier": "test/"}
 MNEMONIC = "test test test test test test test test test test test junk"
 GWEI = 10**9
 ETHER = 10**18
