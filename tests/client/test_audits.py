@@ -10,13 +10,14 @@ import pytest
 from headrace.client.audits import AuditReport, StoreRounds, audit, parse_rounds
 from headrace.core.audit import Severity
 from headrace.core.errors import InvalidInput, Unavailable
+from headrace.core.events import ChainEvent
 from headrace.core.scheduling import CyclePlan, plan_cycle
 from headrace.core.snapshot import decode_snapshot
 from headrace.core.types import ZERO_HASH
 from headrace.ports import StoredCycle, StoredRound
 from tests.api.memory import MemoryStore
 from tests.client.conftest import World as ApiWorld
-from tests.core.audit_world import CONFIRMATIONS, World
+from tests.core.audit_world import CONFIRMATIONS, NODE_SIGNER, World
 from tests.fakes import RELAYER, make_request
 
 
@@ -162,3 +163,33 @@ def test_parse_rounds__each_form(text: str, rounds: tuple[int | None, int | None
 def test_parse_rounds__no_rounds__is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="names no rounds"):
         parse_rounds(text)
+
+
+async def test_audit__key_took_over_from_another__has_the_others_owner() -> None:
+    world = two_rounds()
+    new_key = NODE_SIGNER.address
+    events = [event for event in world.chain.all_events() if event.args.get("key") != new_key]
+    old_key = "0x" + "0d" * 20
+
+    async def with_a_rotation(from_block: int, to_block: int) -> list[ChainEvent]:
+        first = events[0]
+        args = {"key": old_key, "owner": world.owners[new_key], "stake": 1, "metadataURI": ""}
+        rotated = replace(first, name="KeyRotated", args={"oldKey": old_key, "newKey": new_key})
+        return [replace(first, args=args), rotated, *events] if from_block == 0 else []
+
+    world.chain.events = with_a_rotation  # type: ignore[method-assign]
+    assert (await run(world, fill(MemoryStore(), world))).findings == ()
+
+
+async def test_audit__node_that_nobody_registered__is_a_difference() -> None:
+    world = two_rounds()
+    everything = world.chain.all_events()
+
+    async def without_it(from_block: int, to_block: int) -> list[ChainEvent]:
+        return (
+            [event for event in everything if event.args.get("key") != NODE_SIGNER.address] if from_block == 0 else []
+        )
+
+    world.chain.events = without_it  # type: ignore[method-assign]
+    report = await run(world, fill(MemoryStore(), world))
+    assert {finding.field for finding in report.findings} == {f"node {NODE_SIGNER.address} owner"}

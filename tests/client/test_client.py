@@ -307,7 +307,7 @@ async def test_checked_draft__another_quorum_than_was_asked__is_untrue(
     body = (await world.relayer.client.post("/v1/requests/draft", json=wanted)).json()
     network = Network(31337, MARKET, RELAYER_SIGNER.address, 86_400)
     arguments = (body, network, REQUESTER_SIGNER.address, MODEL_ID, START_S)
-    with pytest.raises(Untrue, match="drafted (mode|k|n) ="):
+    with pytest.raises(Untrue, match=r"drafted (mode|k|n) ="):
         checked_draft(replace(WANTED, quorum=asked, force=True), *arguments)
     same = checked_draft(replace(WANTED, quorum=drafted, force=True), *arguments)
     assert (same.request.k, same.request.n) == (drafted or (0, 0))

@@ -22,7 +22,7 @@ from headrace.core.rounds import hash_snapshots
 from headrace.core.scheduling import CycleInputs, Offer, plan_cycle
 from headrace.core.snapshot import encode_snapshot
 from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Mode, Price, RoundRecord, Status
-from tests.core.audit_world import NODE_SIGNER, World, node_view
+from tests.core.audit_world import NODE_SIGNER, NODE_SIGNERS, World, node_view
 from tests.fakes import MODEL_ID, RELAYER, TERMS, FakeChain, FakeSigner, make_request
 
 OTHER_SIGNER = FakeSigner(6)
@@ -31,7 +31,7 @@ Edit = Callable[[CycleInputs], CycleInputs]
 
 
 def edit_node(**changes: Any) -> Edit:
-    return lambda inputs: replace(inputs, nodes=(replace(inputs.nodes[0], **changes),))
+    return lambda inputs: replace(inputs, nodes=(replace(inputs.nodes[0], **changes), *inputs.nodes[1:]))
 
 
 def edit_request(**changes: Any) -> Edit:
@@ -237,3 +237,98 @@ def test_recorded_round__event__round_trips() -> None:
 def test_chained_head__low_40_bits__are_zero() -> None:
     record = RoundRecord(1, ZERO_HASH, ZERO_HASH, ZERO_HASH, 0, ZERO_HASH, 1, 0, 0)
     assert chained_head(ZERO_HASH, RELAYER, record).endswith("0" * 10)
+
+
+# Quorums
+
+
+QUORUM = {"mode": Mode.QUORUM, "k": 2, "n": 3}
+
+
+def listed_twice(first: Edit = lambda inputs: inputs, second: Edit = lambda inputs: inputs) -> World:
+    """Round 1 has the first two nodes; one of them misses, and round 2 has the other one with a spare."""
+    world = World(make_request(**QUORUM))
+    world.record(first(with_all_nodes(world.inputs())))
+    streak = plan_cycle(with_all_nodes(world.inputs())).lane_streak
+    world.record(second(again(with_all_nodes(world.inputs(round_=2, streak=streak)))))
+    return world
+
+
+def with_all_nodes(inputs: CycleInputs) -> CycleInputs:
+    views = [node_view(signer, inputs.now_ms) for signer in NODE_SIGNERS]
+    return replace(inputs, nodes=tuple(sorted(views, key=lambda view: view.node)))
+
+
+def again(inputs: CycleInputs) -> CycleInputs:
+    """As an honest relayer has it for the second listing: the nodes cost the same, so the first went first."""
+    missed, kept = inputs.nodes[0], inputs.nodes[1]
+    return edit_request(
+        assignments=1,
+        supersedes_round=1,
+        kept_nodes=(kept.node,),
+        excluded_nodes=(missed.node,),
+        tried_owners=tuple(sorted((missed.owner, kept.owner))),
+    )(inputs)
+
+
+def test_audit_rounds__quorum_is_listed_again__finds_nothing() -> None:
+    world = listed_twice()
+    assert [len(world.leaves[round_]) for round_ in (1, 2)] == [2, 2]
+    assert world.findings() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"excluded_nodes": ()}, "listed nodes"),
+        ({"excluded_nodes": (), "kept_nodes": ()}, "listed nodes"),
+        ({"assignments": 0}, "assignments"),
+        ({"supersedes_round": 0}, "supersedes_round"),
+        ({"tried_owners": ()}, "tried_owners"),
+        ({"k": 3}, "k"),
+        ({"n": 4}, "n"),
+        ({"k": 0}, "k"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_audit_rounds__quorum_forgets_or_invents__names_the_field(changes: dict[str, Any], field: str) -> None:
+    """A relayer that forgets a node may ask more than n, until it finds those that agree with it."""
+    world = listed_twice(second=edit_request(**changes))
+    fields = [finding.field for finding in world.findings() if finding.severity is Severity.DIFFERENCE]
+    assert any(name.endswith(f" {field}") for name in fields), fields
+
+
+def test_audit_rounds__quorum_twice_in_a_round__is_a_difference() -> None:
+    world = World(make_request(**QUORUM))
+    one, two = (with_all_nodes(world.inputs(cycle=cycle)) for cycle in (0, 1))
+    # Without its first listing in the snapshot, the second looks like the first.
+    world.record(one, two)
+    fields = {finding.field.split()[-1] for finding in world.findings()}
+    assert {"assignments", "supersedes_round", "nodes"} <= fields
+
+
+def test_audit_rounds__owner_of_a_node_is_another__is_a_difference() -> None:
+    """Two nodes of one owner are one vote."""
+    world = listed_twice(first=edit_node(owner=RELAYER))
+    owned = min(signer.address for signer in NODE_SIGNERS)
+    assert [finding.field for finding in world.findings()] == [f"node {owned} owner"]
+
+
+def test_audit_rounds__node_is_not_registered__is_a_difference() -> None:
+    world = listed_twice()
+    (gone,) = [signer.address for signer in NODE_SIGNERS[:1]]
+    del world.owners[gone]
+    assert f"node {gone} owner" in [finding.field for finding in world.findings()]
+
+
+def test_audit_rounds__listed_before_the_first_audited_round__is_not_held_against_it() -> None:
+    world = listed_twice()
+    (earlier, _), world.rounds = world.rounds[0], world.rounds[1:]
+    id_ = world.chain.id_of(world.requests[0])
+    assert world.findings(previous_head=earlier.head, settled_before=[id_]) == []
+
+
+def test_audit_rounds__its_first_listing_is_withheld__only_that_is_found() -> None:
+    world = listed_twice()
+    world.rounds[0] = (world.rounds[0][0], None)
+    assert [(finding.severity, finding.round) for finding in world.findings()] == [(Severity.VIOLATION, 1)]
