@@ -18,7 +18,6 @@ WORDS: Mapping[str, str] = {
     "without an answer its escrow comes back after the grace period",
     "EscrowShort": "the escrow is {required} wei, and what was sent and the account's credit are {available} wei: "
     "send more, or lower --max-reward or --gas-budget",
-    "InvalidQuorum": "{k} of {n} is no quorum that the market takes: at least 2 must agree, of at most 16",
     "InvalidSignature": "the signature is by {signer}, and not by the relayer that the request names",
     "InsufficientGas": "the call has {available} gas where {required} are needed: give the transaction more",
     "InvalidQuorum": "a quorum has 2 to 16 nodes, and {k} of {n} are wanted: correct --quorum",
