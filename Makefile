@@ -39,7 +39,12 @@ up: setup ## run everything on a local chain, until Ctrl-C
 demo: setup ## run everything, send requests through it, check what came of them, stop
 	@python scripts/_up.py --demo $(ARGS)
 
-test: test-contracts test-forge test-python ## run every test
+# forge compiles for minutes on one core, and anvil and Ape keep another busy.
+test: setup ## run every test
+	@mkdir -p .build; $(MAKE) test-forge > .build/forge.log 2>&1 & forge=$$!; \
+	    $(MAKE) test-contracts; contracts=$$?; wait $$forge; forge=$$?; cat .build/forge.log; \
+	    [ $$contracts -eq 0 ] && [ $$forge -eq 0 ]
+	@$(MAKE) test-python
 
 # Ape keeps a contract's old code when only a library changed, or when compiling failed; so compile, and stop on errors.
 test-contracts: setup ## the contract tests, by Ape on anvil
@@ -71,7 +76,7 @@ check: setup ## formatting, lint, types, import rules, compiler warnings, contra
 	@echo '── forge fmt'
 	@$(FORGE) fmt --check
 	@echo '── solc, warnings as errors'
-	@$(FORGE) build --deny warnings --out .build/check --cache-path .build/check/cache
+	@$(FORGE) build --deny warnings --out .build/check --cache-path .build/check/cache contracts
 	@echo '── contract sizes'
 	@python scripts/_sizes.py
 	@$(MAKE) slither

@@ -307,7 +307,7 @@ async def test_two_answers__a_spare_decides_and_who_was_outvoted_is_not_paid(mon
         assert ("dissented", b.key) in stages
         await world.cycle()
         await deliver(world, c, GOOD)
-        # Which of the two was kept beside the spare, their hashes say; it takes another listing if it was the other one.
+        # Their hashes say which of the two was kept beside the spare; if it was the other, that takes another listing.
         await world.cycle()
         for node in (b, c):
             await deliver(world, node, GOOD)
