@@ -45,6 +45,10 @@ contract Puppet {
         _steps.push(Step(target, value, data));
     }
 
+    function orderNoSteps() external {
+        delete _steps;
+    }
+
     function act(address target, uint256 value, bytes calldata data) external returns (bytes memory returned) {
         bool ok;
         (ok, returned) = target.call{value: value}(data);
