@@ -1,4 +1,4 @@
-"""A whole Headrace on this machine, each part a process of its own: anvil, the contracts, a relayer and two nodes.
+"""A whole Headrace on this machine, each part a process of its own: anvil, the contracts, a relayer and its nodes.
 
 `make up`, `make demo` and the end-to-end tests start it. All it writes is under one folder: logs, stores, keystores and
 the deployment file. Accounts are anvil's own test accounts, whose keys are public: for local chains only.
@@ -32,7 +32,7 @@ from scripts._leftovers import end_leftovers
 ROOT = Path(__file__).resolve().parent.parent
 MNEMONIC = "test test test test test test test test test test test junk"
 MODEL = "smollm2-135m-instruct"
-DEPLOYER, RELAYER, NODE_OWNERS, REQUESTER = 0, 1, (2, 3), 4
+DEPLOYER, RELAYER, NODE_OWNERS, REQUESTER = 0, 1, (2, 3, 7), 4
 PRICE_PER_PROMPT_KIB_WEI = 20_000 * 10**9
 PRICE_PER_THOUSAND_TOKENS_WEI = 200_000 * 10**9
 START_TIMEOUT_S = 90.0
@@ -96,6 +96,7 @@ class Stack:
     folder: Path
     report: Callable[[str], None] = print
     preferred_api_port: int = 0
+    nodes: int = 2  # each of another owner
     rpc_port: int = 0
     api_port: int = 0
     link_port: int = 0
@@ -134,7 +135,7 @@ class Stack:
         return self.folder / "deployments"
 
     def start(self) -> None:
-        """Start everything anew, in order, and wait until both nodes are linked.
+        """Start everything anew, in order, and wait until all nodes are linked.
 
         Raises:
             StackError: a part does not start, or another stack runs in the folder.
@@ -154,14 +155,15 @@ class Stack:
         self.start_chain()
         self.report("deploying the contracts (ape run deploy)")
         self._ape("deploy")
-        self.report("registering a relayer and two nodes with their stake")
+        count = {2: "two", 3: "three"}[self.nodes]
+        self.report(f"registering a relayer and {count} nodes with their stake")
         self._register()
         self.report("starting the relayer")
         self.start_relayer()
-        self.report("starting two nodes, each with its own language model")
-        for number in (1, 2):
+        self.report(f"starting {count} nodes, each with its own language model")
+        for number in range(1, self.nodes + 1):
             self.start_node(number)
-        self.await_ready(nodes=2)
+        self.await_ready(self.nodes)
 
     def stop(self) -> None:
         """Stop everything, in the order in which work flows, so that what is in flight can drain."""
@@ -274,13 +276,13 @@ class Stack:
         }
 
     def _register(self) -> None:
-        for number in (1, 2):
+        for number in range(1, self.nodes + 1):
             account = Account.create()
             document = account.encrypt(self._password(), kdf="scrypt", iterations=2**14)
             self.keystore(number).touch(mode=0o600)
             self.keystore(number).write_text(json.dumps(document), encoding="utf-8")
         commands = [["register_relayer", "--test-account", str(RELAYER), "--endpoint", self.api_url]]
-        for number, owner in enumerate(NODE_OWNERS, start=1):
+        for number, owner in enumerate(NODE_OWNERS[: self.nodes], start=1):
             command = ["register_node", "--keystore", str(self.keystore(number)), "--test-account", str(owner)]
             prices = [str(PRICE_PER_PROMPT_KIB_WEI), str(PRICE_PER_THOUSAND_TOKENS_WEI)]
             command += ["--model", MODEL, "--price-per-prompt-kib", prices[0]]
