@@ -1,4 +1,4 @@
-"""A node that serves a quorum: listed again, it signs what it has for the newer round, and computes nothing twice."""
+"""A node of a quorum: listed again, it signs what it has for the newer round, and computes nothing twice (I26, I27)."""
 
 from __future__ import annotations
 

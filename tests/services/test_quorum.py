@@ -1,4 +1,4 @@
-"""A quorum from its first listing to its pay: misses, dissent, spares, restarts, and what must never be settled."""
+"""A quorum from its first listing to its pay: misses, dissent, spares, restarts, what must never be (I36, I37)."""
 
 from __future__ import annotations
 
