@@ -36,7 +36,14 @@ CONTRACTS = {
     "AttestedKeyVerifier": "verifiers/",
 }
 # What tests deploy when they need it.
-HELPERS = {"SignerWallet": "test/", "Receiver": "test/", "TestVerifier": "test/"}
+HELPERS = {
+    "SignerWallet": "test/",
+    "Receiver": "test/",
+    "TestVerifier": "test/",
+    "ProbeConsumer": "test/",
+    "JudgedBounty": "consumers/",
+    "BountyQuestion": "consumers/",
+}
 MNEMONIC = "test test test test test test test test test test test junk"
 GWEI = 10**9
 ETHER = 10**18
