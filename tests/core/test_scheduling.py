@@ -221,7 +221,7 @@ def test_plan__an_assignment__breaks_no_rule(inputs: CycleInputs) -> None:
         assert inputs.now_ms - view.heartbeat_at_ms <= policy.heartbeat_timeout_ms
         assert request.deadline_s * 1000 > inputs.now_ms
         assert request.prompt_available
-        assert request.assignments < (2 * request.n if request.k else policy.max_assignments)
+        assert request.assignments < policy.max_assignments * (2 if request.k else 1)
         gas = charged_gas(terms, policy.expected_batch_size if request.batchable else 1, 0, max(1, request.k))
         assert gas * charged_gas_price_wei(terms, inputs.gas) <= request.gas_budget_wei
         if view.settled_count < terms.probation_settled_count or view.joined_at_s + terms.probation_duration_s > NOW_S:

@@ -37,8 +37,9 @@ from headrace.core.types import (
 
 WEI_PER_GWEI = 10**9
 WEI_PER_ETH = 10**18
-LISTINGS_A_NODE = 2
-"""How often a quorum is listed at most, times its n: one for each node's vote, one for each miss."""
+LISTINGS_AN_ASSIGNMENT = 2
+"""How often a quorum is listed at most, times the assignments that the policy allows a single request. Each listing is in
+a round of its own, whose record only the relayer pays for."""
 RELEASE_MARGIN_S = 30
 """How long after a release ended a request stays unassigned: a cancel may be in a block that is not seen yet."""
 
@@ -374,9 +375,9 @@ class _Cycle:
     def _is_exhausted(self, request: WaitingRequest) -> bool:
         if not request.k:
             return request.assignments >= self._inputs.policy.max_assignments
-        # Each listing after the first follows a node's miss or its vote; what the market keeps refusing must end too.
         missing = request.k - len(request.kept_nodes)
-        return missing > _spares_left(request) or request.assignments >= LISTINGS_A_NODE * request.n
+        most_listings = LISTINGS_AN_ASSIGNMENT * self._inputs.policy.max_assignments
+        return missing > _spares_left(request) or request.assignments >= most_listings
 
     def _gas_charge_wei(self, request: WaitingRequest) -> int:
         size = self._inputs.policy.expected_batch_size if request.batchable else 1
