@@ -80,6 +80,7 @@ class KeyRole(StrEnum):
     REQUESTER = "requester"
     OWNER = "owner"
     WATCHER = "watcher"
+    ATTESTATION = "attestation"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
