@@ -202,6 +202,8 @@ contract Faults is IFaults {
         RoundRecord calldata record = absence.record;
         uint256 count = uint256(record.assigned) + record.skipped + record.tooLate;
         uint256 index = absence.index;
+        // At least one neighbour must hold the record to what was recorded.
+        _require(count != 0, "an empty record");
         _require(index <= count, "beyond the record");
         if (index != 0) {
             _requireDecided(relayer, record, absence.left, index - 1, absence.leftProof);

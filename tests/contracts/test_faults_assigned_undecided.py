@@ -120,7 +120,6 @@ def test_prove_assigned_undecided__signed_by_the_node__not_proven(trial):
         prove(trial, posted, recorded, trial.sign_assignment(word, NODE_KEY))
 
 
-@pytest.mark.xfail(reason="Faults._requireAbsent believes a record without leaves", strict=True)
 def test_prove_assigned_undecided__record_of_nothing__not_proven(trial):
     posted = trial.world.post()
     recorded = trial.record([trial.decision(posted)])

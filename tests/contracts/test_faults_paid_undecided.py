@@ -133,7 +133,6 @@ def test_prove_paid_undecided__decided__no_place_proves_it_absent(trial, others)
 
 
 @pytest.mark.parametrize("record", ["its own", "recorded"])
-@pytest.mark.xfail(reason="Faults._requireAbsent believes a record without leaves", strict=True)
 def test_prove_paid_undecided__record_of_nothing__not_proven(trial, record):
     """Anybody can make up a record without leaves, in which every decision is absent."""
     posted = trial.world.post()
