@@ -57,7 +57,7 @@ def new_request(
     max_tokens: Annotated[int, typer.Option(help="Most tokens of the answer.")] = 256,
     temperature: Annotated[float | None, typer.Option(help="0 to 2.")] = None,
     seed: Annotated[int | None, typer.Option(help="For an answer that can be repeated.")] = None,
-    max_reward: Annotated[str | None, typer.Option(help="Most for the node, or all of a quorum: 0.001ether, say.")] = None,
+    max_reward: Annotated[str | None, typer.Option(help="Most for its nodes, such as 0.001ether.")] = None,
     gas_budget: Annotated[str | None, typer.Option(help="Most for settlement's gas.")] = None,
     priority_fee: Annotated[str | None, typer.Option(help="For being served sooner.")] = None,
     max_escrow: Annotated[str | None, typer.Option(help="Refuse to escrow more than this.")] = None,

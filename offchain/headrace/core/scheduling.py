@@ -38,8 +38,8 @@ from headrace.core.types import (
 WEI_PER_GWEI = 10**9
 WEI_PER_ETH = 10**18
 LISTINGS_AN_ASSIGNMENT = 2
-"""How often a quorum is listed at most, times the assignments that the policy allows a single request. Each listing is in
-a round of its own, whose record only the relayer pays for."""
+"""How often a quorum is listed at most, times the assignments that the policy allows a single request. Each listing is
+in a round of its own, whose record only the relayer pays for."""
 RELEASE_MARGIN_S = 30
 """How long after a release ended a request stays unassigned: a cancel may be in a block that is not seen yet."""
 
