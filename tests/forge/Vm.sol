@@ -38,6 +38,7 @@ interface Vm {
     function startPrank(address sender) external;
     function stopPrank() external;
     function store(address account, bytes32 slot, bytes32 value) external;
+    function toString(uint256 value) external pure returns (string memory);
     function txGasPrice(uint256 price) external;
     function warp(uint256 timestamp) external;
 }

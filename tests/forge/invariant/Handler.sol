@@ -17,8 +17,8 @@ contract Handler is WatcherMoves {
     /* TIME */
 
     function wait(uint256 seed) external chosenBy(seed) {
-        uint256 kind = _pick(12);
-        uint256 time = kind == 0 ? _pick(UNBOND_DELAY + 10) : kind < 4 ? _pick(1000) : _pick(120);
+        uint256 kind = _pick(30);
+        uint256 time = kind == 0 ? _pick(UNBOND_DELAY + 10) : kind < 8 ? _pick(1000) : _pick(120);
         VM.warp(VM.getBlockTimestamp() + time);
         VM.fee(1 gwei);
     }
@@ -27,22 +27,22 @@ contract Handler is WatcherMoves {
 
     /// What it may do: pause and resume. And what it may not: anything to others' wei.
     function own(uint256 seed) external chosenBy(seed) {
-        uint256 kind = _pick(4);
+        uint256 kind = _pick(6);
         address owner = market.owner();
         if (kind == 0) {
             _mustCall(owner, address(market), 0, abi.encodeCall(InferenceMarket.setRequestsPaused, (true)));
             pausedUntil = VM.getBlockTimestamp() + 7 days;
-        } else if (kind == 1) {
+        } else if (kind < 4) {
             _mustCall(owner, address(market), 0, abi.encodeCall(InferenceMarket.setRequestsPaused, (false)));
             pausedUntil = 0;
-        } else if (kind == 2) {
+        } else if (kind == 4) {
             address next = owner == marketOwner ? evil : marketOwner;
             VM.prank(owner);
             market.transferOwnership(next);
             VM.prank(next);
             (bool early,) = address(market).call(abi.encodeWithSignature("acceptOwnership()"));
             VM.assertTrue(!early, "I10: not before its time");
-            if (!_oneIn(3)) return;
+            if (!_oneIn(5)) return;
             VM.warp(VM.getBlockTimestamp() + 3 days);
             VM.prank(next);
             market.acceptOwnership();

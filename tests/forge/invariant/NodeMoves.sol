@@ -32,6 +32,7 @@ abstract contract NodeMoves is RelayerMoves {
 
     /// The operator goes on with the new key; what the old one signed is no longer its, but it stays the node's.
     function rotate(uint256 seed) external chosenBy(seed) {
+        if (!_oneIn(4)) return;
         Operator storage operator = operators[_pick(operators.length)];
         uint256 key = _oneIn(4) ? operator.key : ++_lastKey;
         address newKey = VM.addr(key);
@@ -49,6 +50,7 @@ abstract contract NodeMoves is RelayerMoves {
         canonical[newKey] = canonical[operator.node];
         keysSeen.push(newKey);
         (operator.key, operator.node) = (key, newKey);
+        seen["key rotated"] += 1;
         _sortOperators();
     }
 
@@ -84,6 +86,7 @@ abstract contract NodeMoves is RelayerMoves {
             uint256 before = operator.owner.balance;
             _mustCall(operator.owner, to, 0, data);
             VM.assertEq(operator.owner.balance, before + known.unbonding, "I16: what was unbonding");
+            seen["stake withdrawn"] += 1;
         }
     }
 

@@ -47,7 +47,6 @@ abstract contract RelayerMoves is RequesterMoves {
     struct Paid {
         uint256 node; // each node's, of all items
         uint256 relayer;
-        uint256 settled;
         uint256 refund; // of those who are not called back
         uint256 called; // refunds of the consumer
     }
@@ -96,7 +95,7 @@ abstract contract RelayerMoves is RequesterMoves {
     /// Any requests, by any nodes, in any round, signed well or badly: what is not owed must be skipped.
     function settle(uint256 seed) public chosenBy(seed) {
         if (entries.length == 0) return;
-        Plan memory plan = _plan();
+        Plan memory plan = _plan(_openEntry());
         _foresee(plan);
         RequestParams memory asked = _orderConsumer();
         uint256[] memory before = _creditsOf(plan);
@@ -133,13 +132,18 @@ abstract contract RelayerMoves is RequesterMoves {
     /// The node settles by itself, on an assignment that any relayer may have signed.
     function settleAlone(uint256 seed) external chosenBy(seed) {
         if (entries.length == 0) return;
-        Plan memory plan = _plan();
+        uint256 index = _openEntry();
+        Entry storage entry = entries[index];
+        // Often in the time that is a node's own.
+        if (entry.status == Status.PENDING && VM.getBlockTimestamp() <= entry.deadline && _oneIn(2)) {
+            VM.warp(entry.deadline + 1 + _pick(GRACE));
+        }
+        Plan memory plan = _plan(index);
         plan.entries = _firstOf(plan.entries);
         plan.forged = new bool[](1);
         plan.operators = _firstOf(plan.operators);
         plan.badSignature = type(uint256).max;
         _fill(plan, true);
-        Entry storage entry = entries[plan.entries[0]];
         Assignment memory a =
             Assignment(entry.id, plan.relayer, plan.set.nodes[0], plan.round, plan.set.items[0].reward, entry.deadline);
         bytes memory signature = _sign(plan.key, address(market), _hashAssignment(a));
@@ -163,6 +167,7 @@ abstract contract RelayerMoves is RequesterMoves {
         Paid memory paid = _paidIn(plan, logs);
         VM.assertEq(_credit(plan.payees[0]), before[0] + paid.node + paid.relayer, "I6: the node has both parts");
         VM.assertEq(_credit(plan.relayer), before[plan.payees.length], "I6: the relayer has none");
+        seen["settled by its node"] += 1;
         _adopt(asked);
     }
 
@@ -183,6 +188,7 @@ abstract contract RelayerMoves is RequesterMoves {
         _mustCall(watcher, address(market), 0, data);
         entry.status = Status.FULFILLED;
         VM.assertEq(_totalCredit(), total, "I3: a retry pays nobody");
+        seen["retried callback"] += 1;
     }
 
     /* BONDS */
@@ -214,20 +220,26 @@ abstract contract RelayerMoves is RequesterMoves {
             uint256 before = account.balance;
             _mustCall(account, to, 0, data);
             VM.assertEq(account.balance, before + known.bond, "I16: the bond leaves after its time");
+            seen["bond withdrawn"] += 1;
         }
     }
 
     /* PLANS */
 
-    function _plan() private returns (Plan memory plan) {
+    /// @param first The first of its requests: the rest of the plan suits it more often than not.
+    function _plan(uint256 first) private returns (Plan memory plan) {
         (plan.relayer, plan.key) = _anyRelayer();
+        address named = entries[first].request.relayer;
+        if (named != address(0) && !_oneIn(8)) {
+            (plan.relayer, plan.key) = (named, named == rival ? rivalKey : relayerKey);
+        }
         uint256 count = rounds[plan.relayer].length;
         plan.round = uint64(count == 0 || _oneIn(10) ? count + 1 : count - _pick(_min(count, 3)));
         plan.recordedAt = plan.round > count ? 0 : rounds[plan.relayer][plan.round - 1].recordedAt;
         plan.entries = new uint256[](1 + _pick(4));
         plan.forged = new bool[](plan.entries.length);
         for (uint256 i = 0; i < plan.entries.length; ++i) {
-            plan.entries[i] = _anyEntry();
+            plan.entries[i] = i == 0 ? first : _openEntry();
             plan.forged[i] = _oneIn(20);
         }
         uint256 k = _kOf(entries[plan.entries[0]].request);
@@ -389,6 +401,7 @@ abstract contract RelayerMoves is RequesterMoves {
         ItemStatus[] memory statuses = _statusesIn(logs);
         for (uint256 i = 0; i < statuses.length; ++i) {
             VM.assertEq(uint256(statuses[i]), uint256(plan.expected[i]), "I7, I9: status of an item");
+            seen[keccak256(abi.encode("item", statuses[i]))] += 1;
         }
         Paid memory paid = _paidIn(plan, logs);
         uint256 k = plan.payees.length;
@@ -410,6 +423,7 @@ abstract contract RelayerMoves is RequesterMoves {
             if (logs[i].emitter != address(market)) continue;
             if (logs[i].topics[0] == IInferenceMarket.CallbackFailed.selector) {
                 entries[entryOf[logs[i].topics[1]] - 1].status = Status.FULFILLED_CALLBACK_FAILED;
+                seen["failed callback"] += 1;
             }
             if (logs[i].topics[0] != IInferenceMarket.ResultFulfilled.selector) continue;
             uint256 index = entryOf[logs[i].topics[1]] - 1;
@@ -418,7 +432,7 @@ abstract contract RelayerMoves is RequesterMoves {
             _checkSplit(plan, index, nodePaid, relayerPaid, refund);
             paid.node += nodePaid / plan.payees.length;
             paid.relayer += relayerPaid;
-            paid.settled += 1;
+            seen[keccak256(abi.encode("mode", _modeOf(entries[index].request)))] += 1;
             if (entries[index].request.requester == address(consumer)) paid.called += refund;
             else paid.refund += refund;
         }
@@ -494,7 +508,10 @@ abstract contract RelayerMoves is RequesterMoves {
     function _adopt(RequestParams memory asked) private {
         consumer.orderNoSteps();
         bytes32 askedId = _idOf(_packed(asked, address(consumer)));
-        if (entryOf[askedId] == 0 && market.wordOf(askedId) != 0) _enter(asked, address(consumer));
+        if (entryOf[askedId] == 0 && market.wordOf(askedId) != 0) {
+            _enter(asked, address(consumer));
+            seen["request from a callback"] += 1;
+        }
         for (uint256 i = 0; i < entries.length; ++i) {
             Entry storage entry = entries[i];
             if (entry.status != Status.PENDING) continue;

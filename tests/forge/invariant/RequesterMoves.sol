@@ -10,12 +10,13 @@ import {World} from "./World.sol";
 /// What requesters do: plain accounts, one that only signs, a contract with callbacks, and a wallet that signs by contract.
 abstract contract RequesterMoves is World {
     /// From wei, from credit, or from both.
-    function post(uint256 seed) external chosenBy(seed) {
-        address requester = _oneIn(3) ? address(consumer) : plain[_pick(3)];
+    function post(uint256 seed) public chosenBy(seed) {
+        address requester = _oneIn(2) ? address(consumer) : plain[_pick(3)];
         RequestParams[] memory params = new RequestParams[](_oneIn(3) ? 1 + _pick(3) : 1);
         uint256 escrow = 0;
         for (uint256 i = 0; i < params.length; ++i) {
             params[i] = _someParams();
+            if (requester == address(consumer) && !_oneIn(4)) params[i].callbackGas = uint24(200_000 + _pick(1e6));
             escrow += market.escrowOf(params[i]);
         }
         bytes memory data = params.length == 1
@@ -31,6 +32,11 @@ abstract contract RequesterMoves is World {
         for (uint256 i = 0; i < params.length; ++i) {
             _enter(params[i], requester);
         }
+    }
+
+    /// More often than other moves.
+    function postMore(uint256 seed) external {
+        post(uint256(keccak256(abi.encode(seed))));
     }
 
     /// Signed by a key or by a wallet, brought in by anybody, paid from credit.
@@ -64,6 +70,7 @@ abstract contract RequesterMoves is World {
         VM.assertEq(_credit(requester), credit - needed, "I33: the requester's credit");
         if (fee != 0) VM.assertEq(_credit(params.relayer), before + fee, "I33: the relayer's fee");
         VM.assertEq(_totalCredit(), total - needed + fee, "I33: credit is conserved");
+        seen[isWallet ? bytes32("signed by a wallet") : bytes32("signed by a key")] += 1;
         _enter(params, requester);
         _mustRefuse(by, address(market), 0, data, IInferenceMarket.RequestExists.selector);
     }
@@ -101,7 +108,7 @@ abstract contract RequesterMoves is World {
 
     function cancel(uint256 seed) external chosenBy(seed) {
         if (entries.length == 0) return;
-        Entry storage entry = entries[_anyEntry()];
+        Entry storage entry = entries[_openEntry()];
         bytes memory data = abi.encodeCall(IInferenceMarket.cancel, (entry.request));
         address requester = entry.request.requester;
         if (entry.status != Status.PENDING) {
@@ -117,7 +124,7 @@ abstract contract RequesterMoves is World {
 
     /// The relayer signs a release, whether or not it has assigned the request.
     function release(uint256 seed) external chosenBy(seed) {
-        if (entries.length == 0) return;
+        if (entries.length == 0 || !_oneIn(3)) return;
         Entry storage entry = entries[_anyEntry()];
         address requester = entry.request.requester;
         uint256 key = entry.request.relayer == rival ? rivalKey : relayerKey;
@@ -134,6 +141,7 @@ abstract contract RequesterMoves is World {
         _mustCall(requester, address(market), 0, data);
         VM.assertEq(_credit(requester), credit + entry.escrow, "I3: all of it is refunded");
         entry.status = Status.CANCELLED;
+        seen["released"] += 1;
     }
 
     /// Any requests at all: those that are not due must be skipped.
@@ -147,6 +155,7 @@ abstract contract RequesterMoves is World {
             if (entry.status != Status.PENDING || VM.getBlockTimestamp() <= entry.deadline + GRACE) continue;
             entry.status = Status.EXPIRED;
             due += entry.escrow;
+            seen["expired"] += 1;
         }
         uint256 total = _totalCredit();
         _mustCall(_anyAccount(), address(market), 0, abi.encodeCall(IInferenceMarket.expire, (requests)));

@@ -27,6 +27,11 @@ abstract contract WatcherMoves is NodeMoves {
         (address account,) = _anyRelayer();
         if (entries.length == 0 || rounds[account].length == 0) return;
         (Round storage round, uint256 index) = _anyDecision(account);
+        // Of one that expired, if a few glances find one.
+        for (uint256 i = 0; i < 12 && !_isOfExpired(round.decisions[index].requestId); ++i) {
+            round = rounds[account][_pick(rounds[account].length)];
+            index = _pick(round.decisions.length);
+        }
         Decision memory d = round.decisions[index];
         if (entryOf[d.requestId] == 0) return;
         Entry storage entry = entries[entryOf[d.requestId] - 1];
@@ -145,6 +150,10 @@ abstract contract WatcherMoves is NodeMoves {
             return _accuse(a);
         }
         (Round storage other, uint256 place) = _anyDecision(account);
+        // Of the same request, if a few glances find one.
+        for (uint256 i = 0; i < 12 && other.decisions[place].requestId != d.requestId; ++i) {
+            (other, place) = _anyDecision(account);
+        }
         Decision memory e = other.decisions[place];
         a.fault = IFaults.Fault.DOUBLE_ASSIGNMENT;
         uint64 early = round.record.round;
@@ -192,6 +201,7 @@ abstract contract WatcherMoves is NodeMoves {
         }
         VM.assertEq(address(faults).balance, 0, "I32: nothing stays");
         burnt += burning;
+        seen[keccak256(abi.encode("fault", a.fault))] += 1;
     }
 
     /* EVIDENCE */
@@ -200,6 +210,10 @@ abstract contract WatcherMoves is NodeMoves {
         uint256 count = rounds[account].length;
         round = rounds[account][count - 1 - _pick(count < 6 ? count : 6)];
         index = _pick(round.decisions.length);
+    }
+
+    function _isOfExpired(bytes32 id) private view returns (bool) {
+        return entryOf[id] != 0 && entries[entryOf[id] - 1].status == Status.EXPIRED;
     }
 
     /// 0 when the key was rotated away: nobody keeps it here.

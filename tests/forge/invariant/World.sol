@@ -57,6 +57,7 @@ abstract contract World is Base {
     uint256 internal burnt;
     uint256 internal pausedUntil;
     uint64 internal salt;
+    mapping(bytes32 what => uint256) public seen; // how often it came about
     uint256 private _random;
     uint256 private immutable _suite;
 
@@ -127,6 +128,15 @@ abstract contract World is Base {
         uint256 count = entries.length;
         if (count > 8 && !_oneIn(4)) return count - 1 - _pick(8);
         return _pick(count);
+    }
+
+    /// One that may still be settled, if a few glances find one.
+    function _openEntry() internal returns (uint256 index) {
+        for (uint256 i = 0; i < 8; ++i) {
+            index = _anyEntry();
+            Entry storage entry = entries[index];
+            if (entry.status == Status.PENDING && VM.getBlockTimestamp() <= entry.deadline + GRACE) return index;
+        }
     }
 
     /* BOOKS */
