@@ -1,7 +1,7 @@
-"""The counts of `core.gas` against real settlements, on a chain that takes no transaction above 2^24 gas (EIP-7825): I38, I39.
+"""The counts of `core.gas` against real settlements, on a chain that takes no transaction above 2^24 gas (EIP-7825).
 
 Whatever a batch is made of, a transaction with the limit that it is counted with settles all of it: no item is
-refused, and no call-out gets less than it is owed.
+refused, and no call-out gets less than it is owed (I38, I39).
 """
 
 from __future__ import annotations

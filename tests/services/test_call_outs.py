@@ -1,5 +1,5 @@
-"""Callbacks and verifiers at the relayer: paid for before a node works, proven before a result counts (I40), and a batch
-that has the gas for all of them (I39)."""
+"""Callbacks and verifiers at the relayer: paid for before a node works, proven before a result counts (I40), and a
+batch that has the gas for all of them (I39)."""
 
 from __future__ import annotations
 
