@@ -57,7 +57,7 @@ def test_a_second_run_sends_nothing(deployed: Chain) -> None:
     assert (deployed.file.read_bytes(), deployed.sent(0)) == before
 
 
-def test_changed_code_is_replaced_on_a_local_chain_with_all_that_points_to_it(deployed: Chain) -> None:
+def test_changed_code_is_replaced_on_a_local_chain_with_all_that_name_each_other(deployed: Chain) -> None:
     before = deployed.deployment()
     changed = deployed.deployment()
     changed["contracts"]["ScheduleLog"]["creation_code_hash"] = "0x" + "00" * 32
@@ -65,7 +65,8 @@ def test_changed_code_is_replaced_on_a_local_chain_with_all_that_points_to_it(de
     deployed.ape_run("deploy").ok()
     after = deployed.deployment()["contracts"]
     moved = [name for name in CONTRACTS if after[name]["address"] != before["contracts"][name]["address"]]
-    assert moved == ["ScheduleLog", "InferenceMarket"]
+    assert moved == ["StakeManager", "ScheduleLog", "InferenceMarket", "Faults"]
+    assert deployed.contract("StakeManager").functions.FAULTS().call() == after["Faults"]["address"]
     assert deployed.contract("InferenceMarket").functions.SCHEDULE_LOG().call() == after["ScheduleLog"]["address"]
 
 
