@@ -10,7 +10,6 @@ export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
 # Where Ape looks for its compiler.
 export SOLCX_BINARY_PATH := $(CURDIR)/scripts/_solc
 
-PYTEST_PATHS ?=
 # More arguments for the test runners, such as ARGS='-k settle'.
 ARGS ?=
 # Ape's pytest plugin costs three seconds a start: only the contract tests, which `ape test` runs, load it.
@@ -45,9 +44,7 @@ test: setup ## run every test
 	@mkdir -p .build; $(MAKE) test-forge > .build/forge.log 2>&1 & forge=$$!; \
 	    $(MAKE) test-contracts; contracts=$$?; wait $$forge; forge=$$?; cat .build/forge.log; \
 	    [ $$contracts -eq 0 ] && [ $$forge -eq 0 ]
-	@$(MAKE) test-python PYTEST_PATHS=tests/e2e > .build/e2e.log 2>&1 & e2e=$$!; \
-	    $(MAKE) test-python PYTEST_PATHS=--ignore=tests/e2e; rest=$$?; wait $$e2e; e2e=$$?; cat .build/e2e.log; \
-	    [ $$rest -eq 0 ] && [ $$e2e -eq 0 ]
+	@$(MAKE) test-python
 
 # Ape keeps a contract's old code when only a library changed, or when compiling failed; so compile, and stop on errors.
 test-contracts: setup ## the contract tests, by Ape on anvil
@@ -63,7 +60,7 @@ test-forge: setup ## the fuzz and invariant tests, by forge (FOUNDRY_PROFILE=dee
 
 test-python: setup ## the tests of the Python package
 	@echo '── Python tests (pytest)'
-	@$(PYTEST) $(PYTEST_PATHS) $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 test-fast: setup ## the pure core only, in seconds
 	@$(PYTEST) -q tests/core $(ARGS)
