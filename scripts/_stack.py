@@ -35,7 +35,7 @@ MODEL = "smollm2-135m-instruct"
 DEPLOYER, RELAYER, NODE_OWNERS, REQUESTER = 0, 1, (2, 3, 7), 4
 PRICE_PER_PROMPT_KIB_WEI = 20_000 * 10**9
 PRICE_PER_THOUSAND_TOKENS_WEI = 200_000 * 10**9
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 15.0
 
 
@@ -263,7 +263,7 @@ class Stack:
             text=True,
             capture_output=capture,
             check=False,
-            timeout=180,
+            timeout=420,
         )
 
     # Inside

@@ -20,7 +20,7 @@ from web3 import Web3
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 READY_WITHIN_S = 20
-RUN_WITHIN_S = 120
+RUN_WITHIN_S = 300
 
 
 @dataclass
