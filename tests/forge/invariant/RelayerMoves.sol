@@ -181,6 +181,7 @@ abstract contract RelayerMoves is RequesterMoves {
         }
         bool fails = _oneIn(2);
         consumer.orderEnding(fails ? Puppet.Ending.REVERT : Puppet.Ending.ANSWER, "");
+        wallet.orderEnding(fails ? Puppet.Ending.REVERT : Puppet.Ending.ANSWER, "");
         uint256 total = _totalCredit();
         if (fails) {
             return _mustRefuse(watcher, address(market), 0, data, IInferenceMarket.CallbackFailedAgain.selector);
