@@ -58,6 +58,15 @@ test-forge: setup ## the fuzz and invariant tests, by forge (FOUNDRY_PROFILE=dee
 	@if [ -n "$$(find tests/forge -name '*.t.sol' 2>/dev/null | head -1)" ]; then \
 	    $(FORGE) test; else echo 'none yet'; fi
 
+# Compiled with fewer optimisations, or the lines of the code could not be told apart.
+coverage-contracts: setup ## which branches of the contracts tests/forge takes; fails below 95 %
+	@echo '── branches of the contracts (forge coverage)'
+	@mkdir -p .build/coverage
+	@$(FORGE) coverage --ir-minimum --no-match-contract InvariantsTest --report lcov \
+	    --report-file .build/coverage/lcov.info > .build/coverage/log 2>&1 \
+	    || { cat .build/coverage/log; exit 1; }
+	@python scripts/_coverage.py .build/coverage/lcov.info 95
+
 test-python: setup ## the tests of the Python package
 	@echo '── Python tests (pytest)'
 	@$(PYTEST) $(ARGS)
@@ -116,5 +125,5 @@ clean: ## remove everything that was installed or built
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find offchain scripts tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: help setup up demo test test-contracts test-forge test-python test-fast check format contracts \
+.PHONY: help setup up demo test test-contracts test-forge test-python test-fast coverage-contracts check format contracts \
     slither audit bench-gas lock clean

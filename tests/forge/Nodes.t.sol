@@ -136,6 +136,19 @@ contract NodesTest is Base {
         stakes.rotateKey(node, VM.addr(77), signature, _markets());
     }
 
+    /// A market that is named twice would give the new key the old one's end.
+    function test_rotateKey_takesAMarketOnce() external {
+        _register(key, node, owner);
+        address[] memory twice = new address[](2);
+        (twice[0], twice[1]) = (address(market), address(market));
+        bytes memory signature = _signRegistration(77, VM.addr(77), owner);
+        VM.startPrank(owner);
+        stakes.joinMarket(node, address(market));
+        VM.expectRevert(abi.encodeWithSelector(IStakeManager.AlreadyJoined.selector, VM.addr(77), address(market)));
+        stakes.rotateKey(node, VM.addr(77), signature, twice);
+        VM.stopPrank();
+    }
+
     /// A membership that is being left is handed over as it is, and no later end than its own.
     function testFuzz_rotateKey_doesNotProlongALeave(uint40 wait) external {
         _register(key, node, owner);
@@ -342,6 +355,15 @@ contract NodesTest is Base {
         VM.stopPrank();
         (address got,) = stakes.membershipOf(node, address(market));
         VM.assertEq(got, !joined ? address(0) : payee == address(0) ? owner : payee, "payee");
+    }
+
+    function test_setPayee_refusesTheAddressOfZero() external {
+        _register(key, node, owner);
+        VM.startPrank(owner);
+        stakes.joinMarket(node, address(market));
+        VM.expectRevert(abi.encodeWithSelector(IStakeManager.ZeroAddress.selector));
+        stakes.setPayee(node, address(market), address(0));
+        VM.stopPrank();
     }
 
     /* PRICES */

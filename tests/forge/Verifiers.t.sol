@@ -168,6 +168,12 @@ contract VerifiersTest is Base {
         _assertAttested(key, refusal.length == 0 ? modelId : bytes32(0), refusal.length == 0 ? until : 0);
     }
 
+    function test_attest_refusesTheKeyOfZero() external {
+        VM.expectRevert(abi.encodeWithSelector(AttestedKeyVerifier.InvalidKey.selector, address(0)));
+        VM.prank(marketOwner);
+        verifier.attest(address(0), MODEL, uint40(START + 1));
+    }
+
     function testFuzz_attest_changesForWhatAndHowLong(bytes32[2] memory models, uint40[2] memory until) external {
         for (uint256 i = 0; i < 2; ++i) {
             until[i] = uint40(_bound(until[i], 0, START + 100));
