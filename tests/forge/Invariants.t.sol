@@ -70,7 +70,7 @@ abstract contract Suite {
     }
 
     function afterInvariant() external {
-        _handler.I35_everythingComesOut();
+        _handler.I45_everythingComesOut();
     }
 }
 
@@ -110,7 +110,7 @@ contract MovesTest {
         _assertSeen("key rotated", "key rotated");
         _assertSeen("stake withdrawn", "stake withdrawn");
         _assertSeen("bond withdrawn", "bond withdrawn");
-        _handler.I35_everythingComesOut();
+        _handler.I45_everythingComesOut();
     }
 
     function _assertSeen(bytes32 what, string memory name) private view {

@@ -85,7 +85,7 @@ contract Handler is WatcherMoves {
         );
     }
 
-    /// Also I11 and I34.
+    /// Also I11 and I44.
     function I2_wordsOnlyGoForward() public {
         for (uint256 i = 0; i < entries.length; ++i) {
             Entry storage entry = entries[i];
@@ -93,7 +93,7 @@ contract Handler is WatcherMoves {
             if (word == entry.word) continue;
             Status from = _statusIn(entry.word);
             Status to = _statusIn(word);
-            VM.assertTrue(word != 0, "I34: no word is zero again");
+            VM.assertTrue(word != 0, "I44: no word is zero again");
             if (from == Status.PENDING && to == Status.PENDING) {
                 VM.assertGe(uint96(word), uint96(entry.word), "I2: what was raised stays");
                 VM.assertLe(uint40(word >> 96), uint40(entry.word >> 96), "I2: deadlines come only nearer");
@@ -167,9 +167,9 @@ contract Handler is WatcherMoves {
         }
     }
 
-    function I32_ashesAreWhatWasBurnt() public view {
-        VM.assertEq(address(0).balance, burnt, "I32: burnt");
-        VM.assertEq(address(faults).balance, 0, "I32: nothing stays");
+    function I33_ashesAreWhatWasBurnt() public view {
+        VM.assertEq(address(0).balance, burnt, "I33: burnt");
+        VM.assertEq(address(faults).balance, 0, "I33: nothing stays");
     }
 
     function afterEachMove() external {
@@ -181,11 +181,11 @@ contract Handler is WatcherMoves {
         I14_stakeManagerHoldsWhatIsStaked();
         I15_keysBelongToOneNodeForEver();
         I17_roundsAreChained();
-        I32_ashesAreWhatWasBurnt();
+        I33_ashesAreWhatWasBurnt();
     }
 
-    /// I8, I35: in the end everybody gets everything out, paused or not, and only forced wei stay.
-    function I35_everythingComesOut() external {
+    /// I8, I45: in the end everybody gets everything out, paused or not, and only forced wei stay.
+    function I45_everythingComesOut() external {
         VM.prank(market.owner());
         market.setRequestsPaused(true);
         VM.warp(VM.getBlockTimestamp() + 1 days + GRACE + 1);
@@ -201,13 +201,13 @@ contract Handler is WatcherMoves {
             uint256 credit = _credit(accounts[i]);
             uint256 before = accounts[i].balance;
             market.withdraw(accounts[i], credit);
-            VM.assertEq(accounts[i].balance, before + credit, "I35: credit comes out");
+            VM.assertEq(accounts[i].balance, before + credit, "I45: credit comes out");
         }
-        VM.assertEq(address(market).balance, forcedIn, "I35: the market is empty");
+        VM.assertEq(address(market).balance, forcedIn, "I45: the market is empty");
         _unbondAll();
         VM.warp(VM.getBlockTimestamp() + UNBOND_DELAY);
         _withdrawAll();
-        VM.assertEq(address(stakes).balance, forcedStakes, "I35: the stake manager is empty");
+        VM.assertEq(address(stakes).balance, forcedStakes, "I45: the stake manager is empty");
     }
 
     /* HELPERS */

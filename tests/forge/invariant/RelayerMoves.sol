@@ -412,7 +412,7 @@ abstract contract RelayerMoves is RequesterMoves {
                 if (plan.payees[j] == plan.payees[i]) ++times;
             }
             if (plan.payees[i] == address(0)) continue;
-            VM.assertEq(_credit(plan.payees[i]), before[i] + times * paid.node, "I31: each node has the same");
+            VM.assertEq(_credit(plan.payees[i]), before[i] + times * paid.node, "I42: each node has the same");
         }
         VM.assertEq(_credit(plan.relayer), before[k] + paid.relayer, "I3: the relayer's credit");
         VM.assertEq(_othersCredit(), before[k + 1] + paid.refund, "I3: the requesters' credit");
@@ -451,7 +451,7 @@ abstract contract RelayerMoves is RequesterMoves {
         VM.assertEq(nodePaid + relayerPaid + refund, entry.escrow, "I3: the three are the escrow");
         uint256 fee = uint80(request.amounts >> 160) + entry.added;
         uint256 reward = plan.set.items[item].reward;
-        VM.assertEq(nodePaid, k * (reward + (fee - fee / 5) / k), "I31: nodes share equally");
+        VM.assertEq(nodePaid, k * (reward + (fee - fee / 5) / k), "I42: nodes share equally");
         VM.assertLe(k * reward, uint80(request.amounts), "I5: within the maximum");
         if (plan.onProbation) VM.assertLe(reward, PROBATION_CAP, "I5: within the cap");
         uint256 budget = uint80(request.amounts >> 80);
@@ -461,7 +461,7 @@ abstract contract RelayerMoves is RequesterMoves {
         if (_callbackGasOf(request) != 0) most += (_callbackGasOf(request) + 150_000) * _cappedPrice(plan.price);
         VM.assertGe(relayerPaid, fee / 5 + _withSaving(least, budget), "I4: at least the charge");
         VM.assertLe(
-            relayerPaid, fee / 5 + _withSaving(most, budget), "I4, I30: at most what may be used, in the budget"
+            relayerPaid, fee / 5 + _withSaving(most, budget), "I4, I41: at most what may be used, in the budget"
         );
     }
 

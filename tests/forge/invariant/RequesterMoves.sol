@@ -67,9 +67,9 @@ abstract contract RequesterMoves is World {
         uint256 before = params.relayer == address(0) ? 0 : _credit(params.relayer);
         uint256 total = _totalCredit();
         _mustCall(by, address(market), 0, data);
-        VM.assertEq(_credit(requester), credit - needed, "I33: the requester's credit");
-        if (fee != 0) VM.assertEq(_credit(params.relayer), before + fee, "I33: the relayer's fee");
-        VM.assertEq(_totalCredit(), total - needed + fee, "I33: credit is conserved");
+        VM.assertEq(_credit(requester), credit - needed, "I43: the requester's credit");
+        if (fee != 0) VM.assertEq(_credit(params.relayer), before + fee, "I43: the relayer's fee");
+        VM.assertEq(_totalCredit(), total - needed + fee, "I43: credit is conserved");
         seen[isWallet ? bytes32("signed by a wallet") : bytes32("signed by a key")] += 1;
         _enter(params, requester);
         _mustRefuse(by, address(market), 0, data, IInferenceMarket.RequestExists.selector);

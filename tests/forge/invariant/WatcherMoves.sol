@@ -188,18 +188,18 @@ abstract contract WatcherMoves is NodeMoves {
         uint256[2] memory credits = [_credit(watcher), _credit(a.victim)];
         _mustCall(watcher, address(faults), 0, a.data);
         proven[once] = true;
-        VM.assertTrue(faults.isProven(a.fault, a.culprit, a.id), "I32: proven");
-        VM.assertEq(stakeBefore - address(stakes).balance, slashed, "I32: at most what is held");
+        VM.assertTrue(faults.isProven(a.fault, a.culprit, a.id), "I33: proven");
+        VM.assertEq(stakeBefore - address(stakes).balance, slashed, "I33: at most what is held");
         uint256 burning = address(0).balance - ashes;
-        VM.assertGe(2 * burning, slashed, "I32: at least half is burnt");
-        VM.assertEq(_totalCredit() - total + burning, slashed, "I32: all of it is accounted for");
+        VM.assertGe(2 * burning, slashed, "I33: at least half is burnt");
+        VM.assertEq(_totalCredit() - total + burning, slashed, "I33: all of it is accounted for");
         uint256 bounty = _credit(watcher) - credits[0];
         if (a.victim != address(0) && a.victim != watcher) {
             uint256 loss = _credit(a.victim) - credits[1];
-            VM.assertLe(loss, a.loss, "I32: the victim has its loss at most");
-            VM.assertEq(bounty + loss + burning, slashed, "I32: bounty, loss and ashes");
+            VM.assertLe(loss, a.loss, "I33: the victim has its loss at most");
+            VM.assertEq(bounty + loss + burning, slashed, "I33: bounty, loss and ashes");
         }
-        VM.assertEq(address(faults).balance, 0, "I32: nothing stays");
+        VM.assertEq(address(faults).balance, 0, "I33: nothing stays");
         burnt += burning;
         seen[keccak256(abi.encode("fault", a.fault))] += 1;
     }
