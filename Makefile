@@ -30,8 +30,8 @@ node_modules/.stamp: package.json package-lock.json .npmrc scripts/_setup.sh
 	@echo '── Node'
 	@scripts/_setup.sh node
 
-.build/slither/.stamp: requirements-slither.lock .venv/.stamp
-	@scripts/_setup.sh slither
+.build/%/.stamp: requirements-%.lock .venv/.stamp
+	@scripts/_setup.sh $*
 
 up: setup ## run everything on a local chain, until Ctrl-C
 	@python scripts/_up.py $(ARGS)
@@ -94,9 +94,15 @@ slither: setup .build/slither/.stamp ## static analysis of the contracts
 	@echo '── Slither'
 	@HOME="$(CURDIR)/.build/home" python scripts/_slither.py
 
+halmos: setup .build/halmos/.stamp ## prove the arithmetic of fees and refunds for all amounts (tests/symbolic)
+	@echo '── Halmos'
+	@HOME="$(CURDIR)/.build/home" FOUNDRY_TEST=tests/symbolic FOUNDRY_OUT=.build/halmos/out \
+	    FOUNDRY_CACHE_PATH=.build/halmos/cache .build/halmos/env/bin/halmos --forge-build-out .build/halmos/out $(ARGS)
+
 audit: setup ## known faults of the dependencies; asks the advisory services of PyPI and npm
 	@[ -x .build/audit/bin/pip-audit ] || { python -m venv .build/audit && .build/audit/bin/pip install --quiet pip-audit; }
-	@.build/audit/bin/pip-audit --requirement requirements.lock --requirement requirements-slither.lock --disable-pip
+	@.build/audit/bin/pip-audit --requirement requirements.lock --requirement requirements-slither.lock \
+	    --requirement requirements-halmos.lock --disable-pip
 	@npm audit
 
 format: setup ## rewrite Python and Solidity into the agreed format
@@ -115,10 +121,11 @@ lock: .venv/.stamp ## resolve the Python dependencies anew into requirements.loc
 	@UV_CUSTOM_COMPILE_COMMAND='make lock' .build/lock/bin/uv pip compile pyproject.toml --all-extras \
 	    --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --quiet --output-file requirements.lock
-	@echo 'slither-analyzer==0.11.6' | UV_CUSTOM_COMPILE_COMMAND='make lock' .build/lock/bin/uv pip compile - \
+	@for tool in slither-analyzer==0.11.6 halmos==0.3.3; do name=$${tool%%[-=]*}; \
+	    echo "$$tool" | UV_CUSTOM_COMPILE_COMMAND='make lock' .build/lock/bin/uv pip compile - \
 	    --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
-	    --quiet --output-file requirements-slither.lock
-	@git diff --stat -- requirements.lock requirements-slither.lock
+	    --quiet --output-file "requirements-$$name.lock" || exit 1; done
+	@git diff --stat -- 'requirements*.lock'
 
 clean: ## remove everything that was installed or built
 	rm -rf .venv node_modules .build out cache broadcast offchain/*.egg-info .coverage htmlcov
@@ -126,4 +133,4 @@ clean: ## remove everything that was installed or built
 	find offchain scripts tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help setup up demo test test-contracts test-forge test-python test-fast coverage-contracts check format contracts \
-    slither audit bench-gas lock clean
+    slither halmos audit bench-gas lock clean

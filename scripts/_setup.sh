@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv and node_modules from the locks. The Makefile calls it when a lock is newer than what it made.
-# usage: scripts/_setup.sh python|node|slither        PYTHON=/path/to/python chooses the interpreter
+# usage: scripts/_setup.sh python|node|slither|halmos        PYTHON=/path/to/python chooses the interpreter
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -82,18 +82,18 @@ install_node() {
     touch node_modules/.stamp
 }
 
-install_slither() {
-    # Of an environment of its own: its dependencies are not those of the project.
-    [ -x .build/slither/env/bin/python ] || .venv/bin/python -m venv .build/slither/env
-    say "Slither, from requirements-slither.lock"
-    .build/slither/env/bin/python -m pip install -qq --disable-pip-version-check --no-input --no-deps \
-        --require-hashes -r requirements-slither.lock
-    touch .build/slither/.stamp
+# Of environments of their own: their dependencies are not those of the project.
+install_tool() {
+    [ -x ".build/$1/env/bin/python" ] || .venv/bin/python -m venv ".build/$1/env"
+    say "$1, from requirements-$1.lock"
+    ".build/$1/env/bin/python" -m pip install -qq --disable-pip-version-check --no-input --no-deps \
+        --require-hashes -r "requirements-$1.lock"
+    touch ".build/$1/.stamp"
 }
 
 case "${1:-}" in
     python) install_python ;;
     node) install_node ;;
-    slither) install_slither ;;
-    *) die "usage: scripts/_setup.sh python|node|slither" ;;
+    slither | halmos) install_tool "$1" ;;
+    *) die "usage: scripts/_setup.sh python|node|slither|halmos" ;;
 esac

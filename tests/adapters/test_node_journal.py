@@ -164,6 +164,28 @@ async def test_a_newer_round_asks_for_the_fixed_answer__its_hash_and_bytes_stay(
     assert await journal.undelivered(RELAYER, 9) == [moved]
 
 
+@pytest.mark.parametrize("state", [TaskState.ACKNOWLEDGED, TaskState.FAILED])
+async def test_word_of_a_delivery_for_an_older_round__leaves_the_newer_one_to_be_delivered(
+    journal: SqlNodeJournal, state: TaskState
+) -> None:
+    """The relayer's word for the older round may be on its way while the answer moves."""
+    await journal.put(ENTRY)
+    await journal.add_result(ID, RESULT, b"answer", 5, 60, 2_000, 9_000)
+    moved = await journal.move_to_round(ID, 7, '{"b":2}', b"\x02" * 65, 11, 4_000)
+    await journal.end_delivery(ID, 3, state, "", 5_000)
+    assert await journal.undelivered(RELAYER, 9) == [moved]
+    await journal.end_delivery(ID, 7, state, "why", 6_000)
+    ended = await journal.entry(ID)
+    assert ended is not None
+    assert (ended.state, ended.detail, ended.changed_at_ms) == (state, "why", 6_000)
+
+
+async def test_word_of_a_delivery_of_what_is_not_on_its_way__changes_nothing(journal: SqlNodeJournal) -> None:
+    await journal.put(ENTRY)
+    await journal.end_delivery(ID, 3, TaskState.ACKNOWLEDGED, "", 5_000)
+    assert await journal.entry(ID) == ENTRY
+
+
 async def test_a_newer_round_asks_while_it_is_computed__takes_the_answer(journal: SqlNodeJournal) -> None:
     await journal.put(ENTRY)
     moved = await journal.move_to_round(ID, 7, '{"b":2}', b"\x02" * 65, 11, 4_000)

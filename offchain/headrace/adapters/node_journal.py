@@ -246,6 +246,16 @@ class SqlNodeJournal:
 
         return await self._transact(write)
 
+    async def end_delivery(self, request_id: Hash32, round_: int, state: TaskState, detail: str, at_ms: int) -> None:
+        # One statement: between a look at the round and the write, the answer could move to a newer one, unseen.
+        statement = (
+            update(_tasks)
+            .where(_tasks.c.request_id == request_id, _tasks.c.round == round_)
+            .where(_tasks.c.state == TaskState.COMPUTED.value)
+            .values(state=state.value, detail=detail, changed_at_ms=at_ms)
+        )
+        await self._transact(lambda connection: connection.execute(statement).close())
+
     async def set_state(self, request_id: Hash32, state: TaskState, detail: str, at_ms: int) -> None:
         statement = (
             update(_tasks)

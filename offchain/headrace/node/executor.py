@@ -471,9 +471,7 @@ class Executor:
         await self._journal.prune(self._clock.now_ms() - self._options.keep_ms)
 
     async def _end_delivery(self, identity: Hash32, round_: int, state: TaskState, detail: str) -> None:
-        entry = await self._journal.entry(identity)
-        if entry is not None and entry.round == round_ and entry.state is TaskState.COMPUTED:
-            await self._journal.set_state(identity, state, detail, self._clock.now_ms())
+        await self._journal.end_delivery(identity, round_, state, detail, self._clock.now_ms())
 
     def _delivery(self, entry: JournalEntry) -> Delivery:
         """Sign what the journal holds. Only the self-settler signs results too, and the same ones."""

@@ -55,6 +55,11 @@ class NodeJournal(Protocol):
         """
         ...
 
+    async def end_delivery(self, request_id: Hash32, round_: int, state: TaskState, detail: str, at_ms: int) -> None:
+        """Note what became of the delivery of an answer that was made for this round. An answer that was moved to a
+        newer round meanwhile, or is not on its way, is left alone."""
+        ...
+
     async def set_state(self, request_id: Hash32, state: TaskState, detail: str, at_ms: int) -> None:
         """Move a task. What is not known is left alone."""
         ...

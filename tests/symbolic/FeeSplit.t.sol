@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+pragma solidity ^0.8.30;
+
+import {InferenceMarket} from "../../contracts/InferenceMarket.sol";
+import {ResultItem} from "../../contracts/Types.sol";
+import {IScheduleLog} from "../../contracts/interfaces/IScheduleLog.sol";
+import {IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
+import {MarketBase} from "../../contracts/market/MarketBase.sol";
+
+/// The market's own arithmetic, with all around it left to the caller.
+contract FeeSplit is InferenceMarket {
+    constructor()
+        InferenceMarket(
+            msg.sender,
+            IStakeManager(address(new LongDelay())),
+            IScheduleLog(address(0)),
+            MarketBase.GasTerms(0, 0, 0, 0, 0),
+            MarketBase.ProbationTerms(0, 0, 0)
+        )
+    {}
+
+    /// What an item pays: all its nodes together, the relayer, the requester.
+    function split(
+        uint256 k,
+        uint256 charge,
+        uint256 gasPrice,
+        uint256 extraGas,
+        uint256 feeAdded,
+        ResultItem calldata item
+    ) external returns (uint256 nodes, uint256 relayer, uint256 refund) {
+        SetContext memory ctx;
+        ctx.nodes = new address[](k);
+        (ctx.chargePerItem, ctx.gasPrice, ctx.requester) = (charge, gasPrice, item.request.requester);
+        _pay(ctx, item, 0, feeAdded, extraGas, 0);
+        return (ctx.nodeCredit * k, ctx.relayerCredit, ctx.requesterCredit);
+    }
+}
+
+contract LongDelay {
+    uint40 public constant UNBOND_DELAY = 3 days;
+}
+
+/// For Halmos (`make halmos`): whatever the amounts and prices, an escrow is split to the wei, each part within its bounds.
+contract FeeSplitSymbolic {
+    FeeSplit private market;
+
+    function setUp() external {
+        market = new FeeSplit();
+    }
+
+    /// I3, I4, I5 of a request that one node answers.
+    function check_split(
+        uint80 maxReward,
+        uint80 gasBudget,
+        uint80 priorityFee,
+        uint96 added,
+        uint96 reward,
+        uint128 charge
+    ) external {
+        _check(1, maxReward, gasBudget, priorityFee, added, reward, charge);
+    }
+
+    function check_splitOfTwo(
+        uint80 maxReward,
+        uint80 gasBudget,
+        uint80 priorityFee,
+        uint96 added,
+        uint96 reward,
+        uint128 charge
+    ) external {
+        _check(2, maxReward, gasBudget, priorityFee, added, reward, charge);
+    }
+
+    function check_splitOfThree(
+        uint80 maxReward,
+        uint80 gasBudget,
+        uint80 priorityFee,
+        uint96 added,
+        uint96 reward,
+        uint128 charge
+    ) external {
+        _check(3, maxReward, gasBudget, priorityFee, added, reward, charge);
+    }
+
+    function _check(
+        uint256 k,
+        uint256 maxReward,
+        uint256 gasBudget,
+        uint256 priorityFee,
+        uint256 added,
+        uint96 reward,
+        uint256 charge
+    ) private {
+        if (k * reward > maxReward) return; // refused before it is paid
+        ResultItem memory item;
+        item.request.amounts = maxReward | gasBudget << 80 | priorityFee << 160;
+        item.reward = reward;
+        (uint256 nodes, uint256 relayer, uint256 refund) = market.split(k, charge, 0, 0, added, item);
+        uint256 fee = priorityFee + added;
+        uint256 escrow = maxReward + gasBudget + fee;
+        assert(nodes <= escrow && relayer <= escrow && refund <= escrow);
+        assert(nodes + relayer + refund == escrow);
+        assert(relayer <= fee / 5 + gasBudget);
+        assert(nodes == k * (reward + (fee - fee / 5) / k));
+    }
+}
