@@ -12,6 +12,8 @@ export SOLCX_BINARY_PATH := $(CURDIR)/scripts/_solc
 
 # More arguments for the test runners, such as ARGS='-k settle'.
 ARGS ?=
+# Of the Python tests. The tests of running processes wait half of their time, so one more than two cores.
+WORKERS ?= 3
 # Ape's pytest plugin costs three seconds a start: only the contract tests, which `ape test` runs, load it.
 PYTEST := pytest -p no:ape_test
 # forge keeps a cache of signatures in its home.
@@ -56,7 +58,7 @@ test-contracts: setup ## the contract tests, by Ape on anvil
 test-forge: setup ## the fuzz and invariant tests, by forge (FOUNDRY_PROFILE=deep for more of it)
 	@echo '── fuzz and invariant tests (forge)'
 	@if [ -n "$$(find tests/forge -name '*.t.sol' 2>/dev/null | head -1)" ]; then \
-	    $(FORGE) test; else echo 'none yet'; fi
+	    FOUNDRY_PROFILE=$${FOUNDRY_PROFILE:-tests} $(FORGE) test; else echo 'none yet'; fi
 
 # Compiled with fewer optimisations, or the lines of the code could not be told apart.
 coverage-contracts: setup ## which branches of the contracts tests/forge takes; fails below 95 %
@@ -69,7 +71,7 @@ coverage-contracts: setup ## which branches of the contracts tests/forge takes; 
 
 test-python: setup ## the tests of the Python package
 	@echo '── Python tests (pytest)'
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-fast: setup ## the pure core only, in seconds
 	@$(PYTEST) -q tests/core $(ARGS)

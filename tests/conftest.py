@@ -42,6 +42,23 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of a file, or of one running stack, together when there are several workers (`-n`)."""
+    if not hasattr(config, "workerinput"):
+        return
+    # First what waits more than it works.
+    items.sort(key=lambda item: "e2e" not in item.path.parts)
+    for item in items:
+        own = "stack" not in item.fixturenames or _is_of_module(item, "stack")
+        item.add_marker(pytest.mark.xdist_group(str(item.path) if own else "stack"))
+
+
+def _is_of_module(item: pytest.Item, fixture: str) -> bool:
+    """Whether a module has a fixture of its own in place of the one that all share."""
+    return item._fixtureinfo.name2fixturedefs[fixture][-1].scope == "module"  # type: ignore[attr-defined]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise every test that is marked with `vectors`."""
     marker = metafunc.definition.get_closest_marker("vectors")

@@ -4,7 +4,7 @@ pragma solidity ^0.8.30;
 import {Request} from "../../contracts/Types.sol";
 import {IInferenceMarket} from "../../contracts/interfaces/IInferenceMarket.sol";
 import {Base} from "./Base.sol";
-import {Puppet} from "./Puppet.sol";
+import {Puppet, newPuppet} from "./Puppet.sol";
 import {VM, Vm} from "./Vm.sol";
 
 /// deposit, withdraw and withdrawTo.
@@ -87,7 +87,7 @@ contract AccountsTest is Base {
     }
 
     function testFuzz_withdraw_refusedWeiStayCredit(uint8 how) external {
-        Puppet refuser = new Puppet();
+        Puppet refuser = newPuppet();
         refuser.orderEnding(Puppet.Ending(1 + how % 5), "");
         if (how % 5 == 1) refuser.orderEnding(Puppet.Ending.REVERT, "no");
         _deposit(address(refuser), 5);

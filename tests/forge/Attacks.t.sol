@@ -16,7 +16,7 @@ import {IFaults} from "../../contracts/interfaces/IFaults.sol";
 import {IInferenceMarket} from "../../contracts/interfaces/IInferenceMarket.sol";
 import {IResultVerifier} from "../../contracts/interfaces/IResultVerifier.sol";
 import {Base} from "./Base.sol";
-import {Puppet} from "./Puppet.sol";
+import {Puppet, newPuppet} from "./Puppet.sol";
 import {VM} from "./Vm.sol";
 
 /// Attacks on the market, one a test. Those that belong to one function stand with it: gas griefing and bombs in
@@ -29,7 +29,7 @@ contract AttacksTest is Base {
 
     function setUp() external {
         _deploy(3);
-        puppet = new Puppet();
+        puppet = newPuppet();
         VM.deal(address(puppet), 10 ether);
     }
 

@@ -14,7 +14,7 @@ import {
 import {IInferenceMarket} from "../../contracts/interfaces/IInferenceMarket.sol";
 import {IInferenceReceiver} from "../../contracts/interfaces/IInferenceReceiver.sol";
 import {Base} from "./Base.sol";
-import {Puppet} from "./Puppet.sol";
+import {Puppet, newPuppet} from "./Puppet.sol";
 import {VM, Vm} from "./Vm.sol";
 
 /// Callbacks of submitResults and submitAssigned, and retryCallback.
@@ -25,7 +25,7 @@ contract CallbacksTest is Base {
 
     function setUp() external {
         _deploy(2);
-        consumer = new Puppet();
+        consumer = newPuppet();
     }
 
     /* MADE */

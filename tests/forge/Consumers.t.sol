@@ -8,7 +8,7 @@ import {JudgedBounty} from "../../contracts/consumers/JudgedBounty.sol";
 import {IInferenceMarket} from "../../contracts/interfaces/IInferenceMarket.sol";
 import {IInferenceReceiver} from "../../contracts/interfaces/IInferenceReceiver.sol";
 import {Base} from "./Base.sol";
-import {Puppet} from "./Puppet.sol";
+import {Puppet, newPuppet} from "./Puppet.sol";
 import {VM} from "./Vm.sol";
 
 /// InferenceConsumer and JudgedBounty, from question to prize.
@@ -111,7 +111,7 @@ contract ConsumersTest is Base {
     }
 
     function test_bounty_authorThatRefusesIsNotPaid() external {
-        Puppet refuser = new Puppet();
+        Puppet refuser = newPuppet();
         refuser.orderEnding(Puppet.Ending.REVERT, "");
         author = address(refuser);
         (bytes32 id,) = _askAndAnswer(bytes.concat(YES, "}"));

@@ -3,7 +3,7 @@ pragma solidity ^0.8.30;
 
 import {IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
 import {Base} from "./Base.sol";
-import {Puppet} from "./Puppet.sol";
+import {Puppet, newPuppet} from "./Puppet.sol";
 import {VM, Vm} from "./Vm.sol";
 
 /// StakeManager: nodes, their keys, stake and markets.
@@ -282,7 +282,7 @@ contract NodesTest is Base {
 
     /// Attack: an owner that comes back while it is paid finds its stake gone; one that refuses loses nothing.
     function testFuzz_withdrawStake_isSafeFromItsReceiver(bool refuses) external {
-        Puppet puppet = new Puppet();
+        Puppet puppet = newPuppet();
         VM.deal(address(puppet), STAKE);
         bytes memory signature = _signRegistration(key, node, address(puppet));
         puppet.act(address(stakes), STAKE, abi.encodeCall(IStakeManager.registerNode, (node, "", signature)));

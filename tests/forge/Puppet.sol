@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
+import {VM} from "./Vm.sol";
+
+/// Named, so that its code is compiled once and not again into each test.
+function newPuppet() returns (Puppet) {
+    return Puppet(payable(VM.deployCode("Puppet.sol:Puppet")));
+}
+
 /// A contract that does what it is told when it is called, in whatever role: payee, requester, wallet or verifier.
 contract Puppet {
     enum Ending {

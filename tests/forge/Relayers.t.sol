@@ -3,7 +3,7 @@ pragma solidity ^0.8.30;
 
 import {IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
 import {Base} from "./Base.sol";
-import {Puppet} from "./Puppet.sol";
+import {Puppet, newPuppet} from "./Puppet.sol";
 import {VM, Vm} from "./Vm.sol";
 
 /// StakeManager: relayers and their bonds; and who may slash.
@@ -101,7 +101,7 @@ contract RelayersTest is Base {
 
     /// Attack: a relayer that comes back while it is paid finds its bond gone; one that refuses loses nothing.
     function testFuzz_withdrawBond_isSafeFromItsReceiver(bool refuses) external {
-        Puppet puppet = new Puppet();
+        Puppet puppet = newPuppet();
         VM.deal(address(puppet), STAKE);
         puppet.act(address(stakes), STAKE, abi.encodeCall(IStakeManager.registerRelayer, ("")));
         puppet.act(address(stakes), 0, abi.encodeCall(IStakeManager.beginUnbondRelayer, ()));

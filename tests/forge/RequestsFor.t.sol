@@ -4,7 +4,7 @@ pragma solidity ^0.8.30;
 import {Request, RequestParams, Status} from "../../contracts/Types.sol";
 import {IInferenceMarket} from "../../contracts/interfaces/IInferenceMarket.sol";
 import {Base} from "./Base.sol";
-import {Puppet} from "./Puppet.sol";
+import {Puppet, newPuppet} from "./Puppet.sol";
 import {VM} from "./Vm.sol";
 
 /// requestInferenceFor.
@@ -191,7 +191,7 @@ contract RequestsForTest is Base {
 
     /// An account with code and a key (EIP-7702) signs with its key; its code is not asked.
     function test_requestInferenceFor_takesTheKeyOfAnAccountWithCode() external {
-        Puppet template = new Puppet();
+        Puppet template = newPuppet();
         template.orderEnding(Puppet.Ending.REVERT, "");
         VM.etch(requester, address(template).code);
         Puppet(payable(requester)).orderEnding(Puppet.Ending.REVERT, "");
@@ -209,7 +209,7 @@ contract RequestsForTest is Base {
     }
 
     function _wallet() private returns (Puppet wallet) {
-        wallet = new Puppet();
+        wallet = newPuppet();
         wallet.orderReadOnly(true);
         _deposit(address(wallet), 1 ether);
     }

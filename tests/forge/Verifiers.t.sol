@@ -6,7 +6,7 @@ import {IInferenceMarket} from "../../contracts/interfaces/IInferenceMarket.sol"
 import {IResultVerifier} from "../../contracts/interfaces/IResultVerifier.sol";
 import {AttestedKeyVerifier} from "../../contracts/verifiers/AttestedKeyVerifier.sol";
 import {Base} from "./Base.sol";
-import {Puppet} from "./Puppet.sol";
+import {Puppet, newPuppet} from "./Puppet.sol";
 import {VM, Vm} from "./Vm.sol";
 
 /// Results in VERIFIER mode, and every function of AttestedKeyVerifier.
@@ -24,7 +24,7 @@ contract VerifiersTest is Base {
     /// Paid only on exactly the right word; a revert, a short word, a bomb, burnt gas: not paid, still pending.
     function testFuzz_verifier_paysOnTheRightAnswerOnly(uint8 how, bytes32 word, uint8 size) external {
         bytes32 magic = bytes32(IResultVerifier.verifyInference.selector);
-        Puppet plugIn = new Puppet();
+        Puppet plugIn = newPuppet();
         plugIn.orderReadOnly(true);
         bytes memory answer = abi.encode(how % 8 == 7 || word == magic ? magic : word);
         plugIn.orderEnding(Puppet.Ending(how % 8 < 6 ? how % 8 : 0), answer);
@@ -38,7 +38,7 @@ contract VerifiersTest is Base {
 
     /// Beside a hostile plug-in the others are settled, and the batch costs no more than the plug-in may use.
     function testFuzz_verifier_hostileOneCostsItsOwnGasOnly(uint8 how) external {
-        Puppet plugIn = new Puppet();
+        Puppet plugIn = newPuppet();
         plugIn.orderReadOnly(true);
         plugIn.orderEnding(Puppet.Ending(2 + how % 4), "");
         ResultItem[] memory items = new ResultItem[](3);

@@ -21,6 +21,8 @@ interface Vm {
     function chainId(uint256 id) external;
     function computeCreateAddress(address deployer, uint256 nonce) external pure returns (address);
     function deal(address account, uint256 balance) external;
+    function deployCode(string calldata artifact) external returns (address);
+    function deployCode(string calldata artifact, bytes calldata arguments) external returns (address);
     function etch(address account, bytes calldata code) external;
     function expectRevert(bytes calldata data) external;
     function fee(uint256 baseFee) external;

@@ -12,7 +12,15 @@ import {World} from "./World.sol";
 
 /// All who act, time and the owner; and what must hold after each move. Numbers are those of docs/invariants.md.
 contract Handler is WatcherMoves {
-    constructor(uint256 suite) World(suite) {}
+    /// What a move has not to do with is looked at again each so many moves: what is wrong there stays wrong.
+    uint256 private constant LOOK_AGAIN = 8;
+
+    bool private immutable _checksEachMove;
+    uint256 public checkedMoves;
+
+    constructor(uint256 suite, bool checksEachMove) World(suite) {
+        _checksEachMove = checksEachMove;
+    }
 
     /* TIME */
 
@@ -86,39 +94,33 @@ contract Handler is WatcherMoves {
     }
 
     /// Also I11 and I44.
-    function I2_wordsOnlyGoForward() public {
-        for (uint256 i = 0; i < entries.length; ++i) {
-            Entry storage entry = entries[i];
-            uint256 word = market.wordOf(entry.id);
-            if (word == entry.word) continue;
-            Status from = _statusIn(entry.word);
-            Status to = _statusIn(word);
-            VM.assertTrue(word != 0, "I44: no word is zero again");
-            if (from == Status.PENDING && to == Status.PENDING) {
-                VM.assertGe(uint96(word), uint96(entry.word), "I2: what was raised stays");
-                VM.assertLe(uint40(word >> 96), uint40(entry.word >> 96), "I2: deadlines come only nearer");
-            } else {
-                bool isEnding = from == Status.PENDING && uint256(to) >= uint256(Status.FULFILLED);
-                bool isRetry = from == Status.FULFILLED_CALLBACK_FAILED && to == Status.FULFILLED;
-                VM.assertTrue(isEnding || isRetry, "I2: a word ends once");
-            }
-            entry.word = word;
+    function I2_wordsOnlyGoForward(uint256 index) public {
+        Entry storage entry = entries[index];
+        uint256 word = market.wordOf(entry.id);
+        if (word == entry.word) return;
+        Status from = _statusIn(entry.word);
+        Status to = _statusIn(word);
+        VM.assertTrue(word != 0, "I44: no word is zero again");
+        if (from == Status.PENDING && to == Status.PENDING) {
+            VM.assertGe(uint96(word), uint96(entry.word), "I2: what was raised stays");
+            VM.assertLe(uint40(word >> 96), uint40(entry.word >> 96), "I2: deadlines come only nearer");
+        } else {
+            bool isEnding = from == Status.PENDING && uint256(to) >= uint256(Status.FULFILLED);
+            bool isRetry = from == Status.FULFILLED_CALLBACK_FAILED && to == Status.FULFILLED;
+            VM.assertTrue(isEnding || isRetry, "I2: a word ends once");
         }
+        entry.word = word;
     }
 
-    function I3_statusesAreThoseOfTheBooks() public view {
-        bytes32[] memory ids = new bytes32[](entries.length);
-        for (uint256 i = 0; i < ids.length; ++i) {
-            ids[i] = entries[i].id;
-        }
-        Status[] memory statuses = market.statusOf(ids);
-        for (uint256 i = 0; i < ids.length; ++i) {
-            VM.assertEq(uint256(statuses[i]), uint256(entries[i].status), "I2, I3: status");
-            if (entries[i].status != Status.PENDING) continue;
-            (uint96 added, uint40 deadline) = market.pendingOf(ids[i]);
-            VM.assertEq(added, entries[i].added, "I3: what was raised");
-            VM.assertEq(deadline, entries[i].deadline, "I8: deadline");
-        }
+    function I3_statusIsThatOfTheBooks(uint256 index) public view {
+        Entry storage entry = entries[index];
+        bytes32[] memory ids = new bytes32[](1);
+        ids[0] = entry.id;
+        VM.assertEq(uint256(market.statusOf(ids)[0]), uint256(entry.status), "I2, I3: status");
+        if (entry.status != Status.PENDING) return;
+        (uint96 added, uint40 deadline) = market.pendingOf(entry.id);
+        VM.assertEq(added, entry.added, "I3: what was raised");
+        VM.assertEq(deadline, entry.deadline, "I8: deadline");
     }
 
     /// The last settled requests, and that nothing else passes for them.
@@ -172,20 +174,48 @@ contract Handler is WatcherMoves {
         VM.assertEq(address(faults).balance, 0, "I33: nothing stays");
     }
 
-    function afterEachMove() external {
+    /// All that must hold, of everything.
+    function checkAll() public {
         I1_marketHoldsWhatItOwes();
-        I2_wordsOnlyGoForward();
-        I3_statusesAreThoseOfTheBooks();
-        I11_settledWordsNameWhatWasPaid();
         I10_ownersHaveNothing();
-        I14_stakeManagerHoldsWhatIsStaked();
-        I15_keysBelongToOneNodeForEver();
-        I17_roundsAreChained();
-        I33_ashesAreWhatWasBurnt();
+        I11_settledWordsNameWhatWasPaid();
+        for (uint256 turn = 0; turn < LOOK_AGAIN; ++turn) {
+            _checkInTurn(turn);
+        }
+    }
+
+    /// The sums after each move, and each request that it brought to another state; the rest in turns.
+    function _afterMove() internal override {
+        if (!_checksEachMove) return;
+        I1_marketHoldsWhatItOwes();
+        I10_ownersHaveNothing();
+        I11_settledWordsNameWhatWasPaid();
+        for (uint256 i = 0; i < entries.length; ++i) {
+            if (entries[i].status != entries[i].checkedAs) _checkEntry(i);
+        }
+        _checkInTurn(moves % LOOK_AGAIN);
+        ++checkedMoves;
+    }
+
+    function _checkInTurn(uint256 turn) private {
+        if (turn % 4 == 0) I14_stakeManagerHoldsWhatIsStaked();
+        if (turn % 4 == 1) I15_keysBelongToOneNodeForEver();
+        if (turn % 4 == 2) I17_roundsAreChained();
+        if (turn % 4 == 3) I33_ashesAreWhatWasBurnt();
+        for (uint256 i = turn; i < entries.length; i += LOOK_AGAIN) {
+            _checkEntry(i);
+        }
+    }
+
+    function _checkEntry(uint256 index) private {
+        I2_wordsOnlyGoForward(index);
+        I3_statusIsThatOfTheBooks(index);
+        entries[index].checkedAs = entries[index].status;
     }
 
     /// I8, I45: in the end everybody gets everything out, paused or not, and only forced wei stay.
     function I45_everythingComesOut() external {
+        checkAll();
         VM.prank(market.owner());
         market.setRequestsPaused(true);
         VM.warp(VM.getBlockTimestamp() + 1 days + GRACE + 1);

@@ -4,7 +4,7 @@ pragma solidity ^0.8.30;
 import {Decision, Mode, Request, RequestParams, ResultRef, RoundRecord, Status} from "../../../contracts/Types.sol";
 import {MarketBase} from "../../../contracts/market/MarketBase.sol";
 import {Base} from "../Base.sol";
-import {Puppet} from "../Puppet.sol";
+import {Puppet, newPuppet} from "../Puppet.sol";
 import {VM} from "../Vm.sol";
 
 /// The deployment, all who act in it, and the books that are kept beside it. What is written here is what the rules say;
@@ -17,6 +17,7 @@ abstract contract World is Base {
         uint256 added;
         uint40 deadline; // the effective one
         Status status;
+        Status checkedAs; // the status when it was last looked at
         uint256 word; // as last seen
         ResultRef ref; // once it is settled
     }
@@ -58,6 +59,7 @@ abstract contract World is Base {
     uint256 internal pausedUntil;
     uint64 internal salt;
     mapping(bytes32 what => uint256) public seen; // how often it came about
+    uint256 public moves;
     uint256 private _random;
     uint256 private immutable _suite;
 
@@ -71,8 +73,8 @@ abstract contract World is Base {
         );
         VM.fee(1 gwei);
         VM.deal(address(0), 0);
-        consumer = new Puppet();
-        wallet = new Puppet();
+        consumer = newPuppet();
+        wallet = newPuppet();
         wallet.orderReadOnly(true);
         VM.prank(marketOwner);
         verifier.attest(VM.addr(attestedKey), MODEL, type(uint40).max);
@@ -95,7 +97,12 @@ abstract contract World is Base {
         _;
         // Else the move itself would pay a tip to the address of zero, where ashes are counted.
         VM.txGasPrice(0);
+        ++moves;
+        _afterMove();
     }
+
+    /// Check what must hold.
+    function _afterMove() internal virtual;
 
     /// A number below `count`.
     function _pick(uint256 count) internal returns (uint256 chosen) {
