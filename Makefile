@@ -53,7 +53,7 @@ test-contracts: setup ## the contract tests, by Ape on anvil
 	@echo '── contract tests (ape)'
 	@if [ -n "$$(find tests/contracts -name 'test_*.py' 2>/dev/null | head -1)" ]; then \
 	    mkdir -p .build; ape compile --force > .build/compile.log 2>&1 || { cat .build/compile.log; exit 1; }; \
-	    ape test tests/contracts $(ARGS); else echo 'none yet'; fi
+	    ape test tests/contracts -n 2 --dist loadfile $(ARGS); else echo 'none yet'; fi
 
 test-forge: setup ## the fuzz and invariant tests, by forge (FOUNDRY_PROFILE=deep for more of it)
 	@echo '── fuzz and invariant tests (forge)'

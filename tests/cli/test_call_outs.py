@@ -93,9 +93,9 @@ class Consumer:
     def send(self, account: int, call: Call, gas: int = 3_000_000) -> None:
         anvil = self.ledger.anvil
         data = "0x" + call.data.hex()
-        raw, hash_ = anvil.wait(self.ledger.chain.sign(account, call.to, data, call.value_wei, gas=gas))
-        anvil.rpc("eth_sendRawTransaction", "0x" + raw.hex())
-        assert int(anvil.rpc("eth_getTransactionReceipt", hash_)["status"], 16) == 1
+        raw, _ = anvil.wait(self.ledger.chain.sign(account, call.to, data, call.value_wei, gas=gas))
+        receipt = anvil.rpc("eth_sendRawTransactionSync", "0x" + raw.hex())
+        assert int(receipt["status"], 16) == 1
 
     def behave(self, behaviour: int) -> None:
         contract = self.ledger.chain.web3.eth.contract(abi=compiled("Receiver")["abi"])

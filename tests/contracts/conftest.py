@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import os
 
 import pytest
 from eth_account import Account
@@ -9,6 +10,9 @@ from tests.contracts import builders
 from tests.contracts.builders import ETHER
 from tests.contracts.trial import Trial
 from tests.contracts.world import GAS_LIMIT, GasTerms, World
+
+# The chain is on this machine. Without it requests looks through the whole environment for proxies at each call.
+os.environ.setdefault("NO_PROXY", "127.0.0.1,localhost")
 
 UNBOND_DELAY = 200_000
 PRICE_NOTICE = 3_600
@@ -77,8 +81,13 @@ def log(project, owner, stakes):
 
 
 @pytest.fixture(scope="session")
-def registry(project, owner):
+def _session_registry(project, owner):
     return owner.deploy(project.ModelRegistry, owner)
+
+
+@pytest.fixture
+def registry(_session_registry):
+    return _session_registry
 
 
 @pytest.fixture(scope="session")
@@ -130,6 +139,11 @@ def _session_world(chain, stakes, log, market, register_node, owner, relayer, no
         stranger=stranger,
         holders={a.address for a in (owner, relayer, node_owner, requester, stranger)},
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _built_before_any_test(_session_world, _session_registry, faults):
+    """Ape takes a snapshot before each test; what is built later than that is built again and again."""
 
 
 @pytest.fixture

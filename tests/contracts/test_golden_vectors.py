@@ -58,7 +58,7 @@ def same(answer, entry: dict) -> bool:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _built_before_any_test(_session_world, harness, verifier, market_of_fees):
+def _harness_before_any_test(_session_world, harness, verifier, market_of_fees):
     """Ape takes a snapshot before each test; what is built later than that is built again and again."""
 
 

@@ -39,14 +39,14 @@ def wallet(project, world):
 
 def signature_of(world, posted, key=KEY, fee=FEE, valid_until=None, requester=None, **domain) -> bytes:
     requester = requester or posted.request["requester"]
-    valid_until = world.now + 60 if valid_until is None else valid_until
+    valid_until = posted.deadline if valid_until is None else valid_until
     message = builders.request_for(posted.params, requester, fee, valid_until)
     return builders.sign(key, domain.pop("contract", world.market.address), "RequestFor", message, **domain)
 
 
 def post_for(world, posted, signature=None, fee=FEE, valid_until=None, prompt=b"", requester=None, sender=None):
     requester = requester or posted.request["requester"]
-    valid_until = world.now + 60 if valid_until is None else valid_until
+    valid_until = posted.deadline if valid_until is None else valid_until
     signature = signature_of(world, posted, fee=fee, valid_until=valid_until) if signature is None else signature
     return world.market.requestInferenceFor(
         posted.params, prompt, requester, fee, valid_until, signature, sender=sender or world.relayer
