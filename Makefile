@@ -101,6 +101,10 @@ halmos: setup .build/halmos/.stamp ## prove the arithmetic of fees and refunds f
 	@HOME="$(CURDIR)/.build/home" FOUNDRY_TEST=tests/symbolic FOUNDRY_OUT=.build/halmos/out \
 	    FOUNDRY_CACHE_PATH=.build/halmos/cache .build/halmos/env/bin/halmos --forge-build-out .build/halmos/out $(ARGS)
 
+mutants: setup .build/slither/.stamp ## change the contracts at random and see whether forge's tests notice (ARGS='--count N --seed S')
+	@echo '── mutants of the contracts'
+	@HOME="$(CURDIR)/.build/home" python scripts/_mutants.py $(ARGS)
+
 audit: setup ## known faults of the dependencies; asks the advisory services of PyPI and npm
 	@[ -x .build/audit/bin/pip-audit ] || { python -m venv .build/audit && .build/audit/bin/pip install --quiet pip-audit; }
 	@.build/audit/bin/pip-audit --requirement requirements.lock --requirement requirements-slither.lock \
@@ -135,4 +139,4 @@ clean: ## remove everything that was installed or built
 	find offchain scripts tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help setup up demo test test-contracts test-forge test-python test-fast coverage-contracts check format contracts \
-    slither halmos audit bench-gas lock clean
+    slither halmos mutants audit bench-gas lock clean

@@ -19,6 +19,15 @@ from headrace.core.types import ZERO_ADDRESS, Lane, Mode, Request
 from scripts._stack import DEPLOYER, MODEL, REQUESTER, ROOT, Stack, clean_environment, private_key
 from scripts._stack import test_account as account
 from tests.e2e.test_requests import ask, times_paid
+from tests.e2e.test_self_settlement import (
+    NO_BATCHES,
+    PATIENCE_S,
+    TTL_S,
+    await_state,
+    restart_relayer,
+    sender_of,
+    settlements,
+)
 from tests.local_chain import compiled
 
 ATTESTATION_KEY = "0x" + "5a" * 32
@@ -286,8 +295,25 @@ def test_audit__with_quorums_verifiers_and_callbacks__holds(stack: Stack) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_verified_request__relayer_killed_before_it_settled__its_node_settles_with_the_proof(stack: Stack) -> None:
+    stack.rpc("anvil_setBalance", node_of(stack, 1), hex(ETHER))
+    restart_relayer(stack, NO_BATCHES)
+    arguments = ("--verifier", verifier_of(stack), "--ttl", str(TTL_S), "--max-tokens", "8", "--json")
+    posted = stack.headrace("request", "new", "What is 4+4?", *arguments)
+    assert posted.returncode == 0, posted.stderr
+    request_id = json.loads(posted.stdout)["request_id"]
+    await_state(stack, request_id, "signed")
+    stack.kill("relayer")
+    stack.rpc("evm_increaseTime", TTL_S + PATIENCE_S)
+    stack.until(lambda: len(settlements(stack, request_id)) == 1)
+    (settled,) = settlements(stack, request_id)
+    assert sender_of(stack, settled) == node_of(stack, 1)
+    stack.start_relayer()
+    await_state(stack, request_id, "fulfilled")
+    assert times_paid(stack, request_id) == 1
+
+
 def test_verified_request__after_the_key_was_revoked__is_paid_to_nobody_and_expires(stack: Stack) -> None:
-    """The last test of the module: it puts the clock forward."""
     verifier = verifier_of(stack)
     assert registrar(stack, "revoke", ATTESTED)["is_valid"] is False
     arguments = ("request", "new", "What is 5+5?", "--verifier", verifier, "--ttl", "60", "--max-tokens", "8", "--json")
