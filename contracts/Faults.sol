@@ -62,12 +62,16 @@ contract Faults is IFaults {
         _require(MARKET.wordOf(requestId) == WordLib.expired(requestId, deadline), "not expired uncancelled");
         // In other modes a request can expire although its node answered: the others, or the verifier, did not agree.
         _require(RequestLib.modeOf(request.terms) == Mode.SIGNATURE, "not of signature mode");
+        // In an open race nobody sees to it that a node is paid.
+        _require(request.relayer == relayer, "another relayer");
         _requireAssigned(relayer, requestId, assigned);
         uint64 round = assigned.record.round;
-        _require(SCHEDULE_LOG.recordedAt(relayer, round) <= deadline, "recorded too late");
+        uint256 recordedAt = SCHEDULE_LOG.recordedAt(relayer, round);
+        _require(recordedAt <= deadline, "recorded too late");
         _require(acceptDeadline <= deadline, "accepted for later");
         address node = assigned.decision.node;
         _requireSigned(node, TypedDataLib.hashAccept(requestId, relayer, round, acceptDeadline), acceptSignature);
+        _requirePayable(node, assigned.decision.reward, recordedAt);
         _punishNode(Fault.MISSED, node, requestId, request.requester, assigned.decision.reward);
     }
 
@@ -76,12 +80,9 @@ contract Faults is IFaults {
         _require(results[0].resultHash != results[1].resultHash, "one result");
         _requireResultSigned(requestId, node, results[0]);
         _requireResultSigned(requestId, node, results[1]);
-        // A key may have been rotated away because it leaked: it answers for requests of its own time only.
+        // A key may have been rotated away because it leaked. What it signs later may name any request, also an old one.
         uint256 retiredAt = STAKES.retiredAt(node);
-        uint256 maxTtl = 1 days;
-        _require(
-            retiredAt == 0 || RequestLib.deadlineOf(request.terms) <= retiredAt + maxTtl, "after the key's retirement"
-        );
+        _require(retiredAt == 0 || block.timestamp <= retiredAt + STAKES.UNBOND_DELAY(), "after the key's retirement");
         _punishNode(Fault.EQUIVOCATION, node, requestId, request.requester, uint80(request.amounts));
     }
 
@@ -194,6 +195,16 @@ contract Faults is IFaults {
         bytes32[] calldata proof
     ) private view {
         _require(SCHEDULE_LOG.verifyDecision(relayer, record, decision, index, proof), "not in the record");
+    }
+
+    /// What a node could not be paid for it need not answer.
+    function _requirePayable(address node, uint256 reward, uint256 recordedAt) private view {
+        (address payee, uint40 joinedAt) = STAKES.membershipOf(node, address(MARKET));
+        _require(payee != address(0), "not a member");
+        (, uint64 settledCount) = MARKET.accountOf(payee);
+        bool onProbation = settledCount < MARKET.PROBATION_SETTLED_COUNT()
+            || recordedAt < uint256(joinedAt) + MARKET.PROBATION_DURATION();
+        _require(!onProbation || reward <= MARKET.PROBATION_MAX_REWARD(), "a reward beyond probation");
     }
 
     /// Leaves are sorted by (requestId, node), so a decision that is in no leaf would lie between two neighbours. A relayer

@@ -141,7 +141,7 @@ interface IInferenceMarket {
 
     /// @notice Settles one result on the relayer's signed Assignment, without a recorded round, from the effective deadline
     /// until `GRACE` after it: the way out when a relayer vanishes. Anyone may; the node has the relayer's part of the pay
-    /// too. Not for quorums.
+    /// too. Not for quorums, nor for requests that name no relayer.
     /// @param set One item of one node.
     function submitAssigned(Assignment calldata assignment, bytes calldata relayerSignature, ResultSet calldata set)
         external;
@@ -177,5 +177,10 @@ interface IInferenceMarket {
     /// @param nodes How many nodes answer each request: 1, or k of a quorum. Callbacks and verifiers are charged on top, by
     /// what they use.
     function gasChargeOf(uint256 nodes, uint256 resultBytes, uint256 batchSize) external view returns (uint256);
+    /// @notice The most that a node is paid while it is on probation: until its payee has settled so many, and for so long
+    /// after it joined.
+    function PROBATION_MAX_REWARD() external view returns (uint256);
+    function PROBATION_SETTLED_COUNT() external view returns (uint64);
+    function PROBATION_DURATION() external view returns (uint40);
     function requestsPaused() external view returns (bool);
 }

@@ -67,7 +67,7 @@ interface IStakeManager {
     /// @param keySignature The key's EIP-712 signature over RegisterNode(key, owner): nobody registers another's key.
     function registerNode(address key, string calldata metadataURI, bytes calldata keySignature) external payable;
     /// @notice Lets a new key sign for a node from now on, with its stake, prices and record. The old key stays the node's
-    /// for ever: what it signed is still paid for `UNBOND_DELAY`, and its faults still cost the stake.
+    /// for ever: for `UNBOND_DELAY` what it signed is still paid, and its faults still cost the stake.
     /// @param newKeySignature The new key's EIP-712 signature over RegisterNode(newKey, owner).
     /// @param markets Those of the old key's that the new key is to be a member of, since when the old one was.
     function rotateKey(address key, address newKey, bytes calldata newKeySignature, address[] calldata markets) external;

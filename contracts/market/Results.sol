@@ -69,8 +69,8 @@ abstract contract Results is Callbacks {
                 || set.round != assignment.round || item.reward != assignment.reward
                 || item.request.idOfCalldata(address(this)) != assignment.requestId
         ) revert AssignmentMismatch(assignment.requestId);
-        // In an open race nobody named the relayer: it must be one that has a bond to lose, if only one that is leaving.
-        if (item.request.relayer == address(0) && STAKES.relayerOf(assignment.relayer).registeredAt == 0) {
+        // In an open race nobody named the relayer: any would do to take the escrow of what was not served or is cancelled.
+        if (item.request.relayer == address(0)) {
             revert ItemRefused(assignment.requestId, ItemStatus.WRONG_RELAYER);
         }
     }
@@ -178,6 +178,7 @@ abstract contract Results is Callbacks {
         if (nodes.length > 1) {
             ctx.quorum = nodes.length;
             gasPerItem += NODE_GAS * (nodes.length - 1) / set.items.length;
+            ctx.notJoined = _isAnyTwice(nodes);
         }
         ctx.relayer = relayer;
         ctx.relayerPayee = relayer;
@@ -201,6 +202,18 @@ abstract contract Results is Callbacks {
         ctx.fulfilled = WordLib.preimage(relayer, round, nodes);
     }
 
+    /// A node whose key was rotated is a member by both of its keys for a time, and must not count twice in a quorum.
+    function _isAnyTwice(address[] memory keys) private view returns (bool) {
+        address[] memory nodes = new address[](keys.length);
+        for (uint256 i = 0; i < keys.length; ++i) {
+            nodes[i] = STAKES.canonicalNodeOf(keys[i]);
+            for (uint256 j = 0; j < i; ++j) {
+                if (nodes[j] == nodes[i]) return true;
+            }
+        }
+        return false;
+    }
+
     /* ITEMS */
 
     function _check(SetContext memory ctx, ResultItem calldata item, uint256 word) private view returns (ItemStatus) {
@@ -209,7 +222,10 @@ abstract contract Results is Callbacks {
         if (block.timestamp > deadline + GRACE) return ItemStatus.LATE;
         if (ctx.recordedAt > deadline) return ItemStatus.NO_ROUND;
         address named = item.request.relayer;
-        if (named != ctx.relayer && named != address(0)) return ItemStatus.WRONG_RELAYER;
+        // Who was not named must have a bond to lose.
+        if (named != ctx.relayer && (named != address(0) || !STAKES.isBonded(ctx.relayer))) {
+            return ItemStatus.WRONG_RELAYER;
+        }
         if (ctx.notJoined) return ItemStatus.NODE_NOT_JOINED;
         if (RequestLib.kOf(item.request.terms) != ctx.quorum) return ItemStatus.BAD_SIGNATURE;
         uint256 reward = item.reward;
@@ -330,7 +346,7 @@ abstract contract Results is Callbacks {
         uint256 feeAdded,
         uint256 extraGas,
         uint256 index
-    ) private {
+    ) internal {
         (uint256 maxReward, uint256 gasBudget, uint256 fee) = RequestLib.amountsOf(item.request.amounts);
         // Sums of a few amounts of wei that exist, so below 2^128. Nothing is taken from less: the rewards were checked
         // against maxReward, the gas paid is within its budget, and shares are below 100 %.

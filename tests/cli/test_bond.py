@@ -44,11 +44,18 @@ def test_add__registered__adds_up(ledger: Ledger) -> None:
 
 def test_every_change__not_a_relayer__says_what_to_run(ledger: Ledger) -> None:
     ledger.sign_with(relayer=STRANGER)
-    for arguments in (("add", "1ether"), ("unbond",), ("withdraw",)):
+    for arguments in (("add", "1ether"), ("unbond", "--force"), ("withdraw",)):
         assert "is not a registered relayer: run `ape run register_relayer`" in ledger.refusal("bond", *arguments)
 
 
+def test_unbond__no_database__is_refused_unless_forced(ledger: Ledger) -> None:
+    """The relayer may be at work with another."""
+    assert "HEADRACE_RELAYER__DATABASE" in ledger.refusal("bond", "unbond")
+    assert ledger.json("bond", "unbond", "--force")["withdrawable_at_s"] == ledger.now_s + UNBOND_DELAY_S
+
+
 def test_unbond_and_withdraw__after_the_delay__pays_all_of_it(ledger: Ledger) -> None:
+    keep(ledger)
     assert "begin that first" in ledger.refusal("bond", "withdraw")
     done = ledger.json("bond", "unbond")
     assert done["withdrawable_at_s"] == ledger.now_s + UNBOND_DELAY_S

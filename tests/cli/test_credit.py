@@ -48,6 +48,9 @@ def test_withdraw__nothing_there__is_refused(desk: Desk) -> None:
 def test_withdraw__to_and_account__is_refused(desk: Desk) -> None:
     assert "either --to or --account" in desk.refusal("credit", "withdraw", "--to", OTHER, "--account", OTHER)
     assert "is not an address" in desk.refusal("credit", "withdraw", "--to", "0x12")
+    nobody = "0x" + "0" * 40
+    assert "what is sent there is lost" in desk.refusal("credit", "withdraw", "--to", nobody)
+    assert "what is sent there is lost" in desk.refusal("credit", "deposit", "1gwei", "--account", nobody)
 
 
 def test_deposit__own_or_anothers__brings_the_wei(desk: Desk) -> None:

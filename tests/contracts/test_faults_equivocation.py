@@ -8,11 +8,10 @@ from eth_account import Account
 
 from tests.contracts import builders
 from tests.contracts.builders import ETHER
-from tests.contracts.conftest import FAULT_SCHEDULE, MIN_STAKE, OTHER_NODE_KEY
+from tests.contracts.conftest import FAULT_SCHEDULE, MIN_STAKE, OTHER_NODE_KEY, UNBOND_DELAY
 from tests.contracts.trial import Fault, reason
 
 EQUIVOCATION_WEI = FAULT_SCHEDULE[1]
-DAY = 86_400
 
 
 def prove(trial, posted, *results, node=None, **kwargs):
@@ -164,23 +163,21 @@ def test_prove_equivocation__again_with_other_results__already_proven(trial):
 # KEYS THAT WERE ROTATED AWAY
 
 
-def test_prove_equivocation__retired_key_and_a_request_of_its_time__costs_the_node(trial):
+def test_prove_equivocation__retired_key_while_it_is_paid__costs_the_node(trial):
     world = trial.world
+    posted = world.post()
     rotate(trial)
-    retired_at = world.stakes.retiredAt(world.node)
-    world.mine_at(retired_at + DAY - 100)
-    posted = world.post(deadline=retired_at + DAY)
+    world.next_block_at(world.stakes.retiredAt(world.node) + UNBOND_DELAY)
     prove(trial, posted, *two_of(trial, posted))
     assert world.stakes.nodeOf(world.node).stake == MIN_STAKE - EQUIVOCATION_WEI
 
 
-def test_prove_equivocation__retired_key_and_a_later_request__not_proven(trial):
-    """The key may have been rotated away because it leaked."""
+def test_prove_equivocation__long_retired_key__not_proven_though_the_request_is_of_its_time(trial):
+    """The key may have been rotated away because it leaked, and may sign about any request now."""
     world = trial.world
+    posted = world.post()
     rotate(trial)
-    retired_at = world.stakes.retiredAt(world.node)
-    world.mine_at(retired_at + DAY - 100)
-    posted = world.post(deadline=retired_at + DAY + 1)
+    world.next_block_at(world.stakes.retiredAt(world.node) + UNBOND_DELAY + 1)
     with ape.reverts(trial.faults.NotProven, reason=reason("after the key's retirement")):
         prove(trial, posted, *two_of(trial, posted))
 

@@ -8,7 +8,7 @@ from eth_account import Account
 
 from tests.contracts import builders
 from tests.contracts.builders import ETHER, Mode
-from tests.contracts.conftest import FAULT_SCHEDULE, MIN_STAKE, OTHER_NODE_KEY
+from tests.contracts.conftest import FAULT_SCHEDULE, MIN_STAKE, OTHER_NODE_KEY, UNBOND_DELAY
 from tests.contracts.trial import HIGH, LOW, Fault, quorum, reason
 
 MISSED_WEI = FAULT_SCHEDULE[0]
@@ -61,11 +61,12 @@ def test_prove_missed__accepted_for_an_earlier_time__costs_the_node(trial):
     assert trial.faults.isProven(Fault.MISSED, trial.world.node, posted.id)
 
 
-def test_prove_missed__open_race__costs_the_node(trial):
+def test_prove_missed__open_race__not_proven(trial):
+    """Its relayer may let it go, and the node cannot settle by itself."""
     posted, recorded = assigned(trial, relayer=builders.ZERO)
     trial.end(posted)
-    prove(trial, posted, recorded)
-    assert trial.faults.isProven(Fault.MISSED, trial.world.node, posted.id)
+    with ape.reverts(trial.faults.NotProven, reason=reason("another relayer")):
+        prove(trial, posted, recorded)
 
 
 def test_prove_missed__two_nodes_one_after_the_other__costs_both(trial, other_node):
@@ -189,7 +190,7 @@ def test_prove_missed__another_relayers_round__not_proven(trial, bonded_other_re
     theirs = trial.record([trial.decision(posted)], relayer=bonded_other_relayer)
     trial.end(posted)
     accept = trial.accept(posted, recorded.round)
-    with ape.reverts(trial.faults.NotProven, reason=reason("not signed so")):
+    with ape.reverts(trial.faults.NotProven, reason=reason("another relayer")):
         prove(trial, posted, theirs, accept, relayer=bonded_other_relayer.address)
 
 
@@ -213,13 +214,24 @@ def test_prove_missed__accept_of_something_else__not_proven(trial, wrong):
         prove(trial, posted, recorded, signatures[wrong])
 
 
-def test_prove_missed__node_that_never_joined__not_joined(trial):
+def test_prove_missed__node_that_left_and_cannot_be_paid_any_more__not_proven(trial):
+    world = trial.world
+    world.stakes.leaveMarket(world.node, world.market, sender=world.node_owner)
+    left = world.now + UNBOND_DELAY
+    world.mine_at(left - 100)
+    posted, recorded = assigned(trial, deadline=left + 600)
+    trial.end(posted)
+    with ape.reverts(trial.faults.NotProven, reason=reason("not a member")):
+        prove(trial, posted, recorded)
+
+
+def test_prove_missed__node_that_never_joined__not_proven(trial):
     key = "0x" + "c3" * 32
     node = Account.from_key(key).address
     posted = trial.world.post()
     recorded = trial.record([trial.decision(posted, node)])
     trial.end(posted)
-    with ape.reverts(trial.world.stakes.NotJoined, key=node):
+    with ape.reverts(trial.faults.NotProven, reason=reason("not a member")):
         prove(trial, posted, recorded, trial.accept(posted, 1, key=key), proven=recorded.proven(posted, node))
 
 

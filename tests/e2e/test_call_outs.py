@@ -316,7 +316,8 @@ def test_verified_request__relayer_killed_before_it_settled__its_node_settles_wi
 def test_verified_request__after_the_key_was_revoked__is_paid_to_nobody_and_expires(stack: Stack) -> None:
     verifier = verifier_of(stack)
     assert registrar(stack, "revoke", ATTESTED)["is_valid"] is False
-    arguments = ("request", "new", "What is 5+5?", "--verifier", verifier, "--ttl", "60", "--max-tokens", "8", "--json")
+    # The chain's clock is ahead by now.
+    arguments = ("request", "new", "What is 5+5?", "--verifier", verifier, "--ttl", "300", "--max-tokens", "8", "--json")
     posted = stack.headrace(*arguments)
     assert posted.returncode == 0, posted.stderr
     request_id = json.loads(posted.stdout)["request_id"]
@@ -324,7 +325,7 @@ def test_verified_request__after_the_key_was_revoked__is_paid_to_nobody_and_expi
     request = view(stack, request_id)
     assert "does not take the proof" in request["assignments"][0]["detail"]
     assert request["result"] is None
-    stack.rpc("evm_increaseTime", 60 + GRACE_S + 5)
+    stack.rpc("evm_increaseTime", 300 + GRACE_S + 5)
     stack.until(lambda: view(stack, request_id).get("state") == "expired")
     settlement = view(stack, request_id)["settlement"]
     assert (settlement["node_wei"], settlement["relayer_wei"]) == ("0", "0")

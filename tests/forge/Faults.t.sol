@@ -11,6 +11,7 @@ import {
     RoundRecord
 } from "../../contracts/Types.sol";
 import {IFaults} from "../../contracts/interfaces/IFaults.sol";
+import {MarketBase} from "../../contracts/market/MarketBase.sol";
 import {Base} from "./Base.sol";
 import {VM} from "./Vm.sol";
 
@@ -80,7 +81,7 @@ contract FaultsTest is Base {
         if (what == 4) (until, reason) = (until + 1, "accepted for later");
         if (what == 4) accept = _accept(operators[0].key, request, 1, until);
         if (what == 5) (assigned.decision.reward, reason) = (2, "not in the record");
-        if (what == 6) (by, reason) = (rival, "not in the record");
+        if (what == 6) (by, reason) = (rival, "another relayer");
         if (what == 7) reason = "not assigned";
         if (what == 8 || what == 9) reason = "not of signature mode";
         if (what == 10) reason = "recorded too late";
@@ -89,6 +90,26 @@ contract FaultsTest is Base {
     }
 
     /// What was answered cannot be missed.
+    /// Attack: an assignment that the node could never be paid for, and its accept of it.
+    function testFuzz_proveMissed_isNotOfWhatCouldNotBePaid(uint96 reward, uint40 age, uint8 settled) external {
+        delete operators;
+        _deploy(3, MarketBase.ProbationTerms({maxReward: 5e14, settledCount: 2, duration: 1 hours}));
+        settled %= 4;
+        for (uint64 i = 0; i < settled; ++i) {
+            _submit(_one(_post(_params(100 + i), requester), 1, _record(relayer), 0));
+        }
+        VM.warp(START + _bound(age, 3000, 4000));
+        RequestParams memory params = _params(1);
+        params.maxReward = type(uint80).max;
+        Case memory c = _assignedCase(params, reward, 0);
+        VM.warp(params.deadline + GRACE + 1);
+        market.expire(_list(c.request));
+        bytes memory accept = _accept(operators[0].key, c.request, uint64(settled) + 1, params.deadline);
+        bool onProbation = settled < 2 || params.deadline - 600 < START + 1 hours;
+        if (onProbation && reward > 5e14) VM.expectRevert(_notProven("a reward beyond probation"));
+        faults.proveMissed(c.request, relayer, params.deadline, accept, _proven(c, 0));
+    }
+
     function test_proveMissed_isNotOfWhatWasSettled() external {
         Case memory c = _assignedCase(_params(1), 1, 0);
         _assertStatus(_submit(_one(c.request, 1, 1, 0))[0], ItemStatus.OK);
@@ -144,8 +165,9 @@ contract FaultsTest is Base {
         faults.proveEquivocation(request, operators[0].node, results);
     }
 
-    /// All keys of a node are one culprit, punished once for a request; a retired key answers for its own time only.
-    function testFuzz_proveEquivocation_ofARetiredKeyIsOfItsTime(uint40 rotatedAfter) external {
+    /// All keys of a node are one culprit, punished once for a request; a retired key answers for a time only, whatever
+    /// request its answers name.
+    function testFuzz_proveEquivocation_ofARetiredKeyIsOfItsTime(uint40 rotatedAfter, uint40 provenAfter) external {
         VM.warp(START + rotatedAfter % 3 days);
         uint256 retiredAt = _now();
         bytes memory signature = _signRegistration(77, VM.addr(77), operators[0].owner);
@@ -153,13 +175,11 @@ contract FaultsTest is Base {
         markets[0] = address(market);
         VM.prank(operators[0].owner);
         stakes.rotateKey(operators[0].node, VM.addr(77), signature, markets);
-        VM.warp(retiredAt + 700);
-        RequestParams memory params = _params(1);
-        params.deadline = uint40(_bound(rotatedAfter, _now() + 10, _now() + 1 days));
-        Request memory request = _post(params, requester);
+        Request memory request = _post(_params(1), requester);
+        VM.warp(retiredAt + provenAfter % (2 * UNBOND_DELAY));
         IFaults.SignedResult[2] memory results =
             [_signedResult(operators[0].key, request, "a", 1, 0), _signedResult(operators[0].key, request, "b", 1, 0)];
-        bool isOfItsTime = params.deadline <= retiredAt + 1 days;
+        bool isOfItsTime = _now() <= retiredAt + UNBOND_DELAY;
         if (!isOfItsTime) VM.expectRevert(_notProven("after the key's retirement"));
         faults.proveEquivocation(request, operators[0].node, results);
         results = [_signedResult(77, request, "a", 1, 0), _signedResult(77, request, "b", 1, 0)];

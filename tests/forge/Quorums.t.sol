@@ -129,6 +129,31 @@ contract QuorumsTest is Base {
         VM.assertEq(settled, 2, "settled");
     }
 
+    /// Attack: one node with as many keys as a quorum needs, all of them members for a time.
+    function testFuzz_quorum_countsANodeOnceWhateverKeysItHas(uint8 rotations) external {
+        rotations = uint8(_bound(rotations, 1, 5));
+        address owner = operators[0].owner;
+        address[] memory markets = new address[](1);
+        markets[0] = address(market);
+        uint256[] memory keys = new uint256[](uint256(rotations) + 1);
+        keys[0] = operators[0].key;
+        for (uint256 i = 1; i <= rotations; ++i) {
+            uint256 key = 1000 + i;
+            bytes memory signature = _signRegistration(key, VM.addr(key), owner);
+            VM.prank(owner);
+            stakes.rotateKey(VM.addr(keys[i - 1]), VM.addr(key), signature, markets);
+            keys[i] = key;
+        }
+        for (uint256 i = 0; i <= rotations; ++i) {
+            for (uint256 j = i; j > 0 && VM.addr(keys[j]) < VM.addr(keys[j - 1]); --j) {
+                (keys[j], keys[j - 1]) = (keys[j - 1], keys[j]);
+            }
+        }
+        ResultItem[] memory items = new ResultItem[](1);
+        items[0] = _item(_post(_quorumParams(1, rotations + 1, rotations + 1), requester), 1);
+        _assertStatus(_submit(_set(items, _record(relayer), keys))[0], ItemStatus.NODE_NOT_JOINED);
+    }
+
     /// One that is not joined, or on probation, holds for all.
     function testFuzz_quorum_isAsGoodAsItsWorstNode(uint8 which, bool left) external {
         which %= 3;

@@ -410,6 +410,28 @@ contract ResultsTest is Base {
         market.submitResults(relayer, sets);
     }
 
+    /// In an open race nobody named the relayer: with no bond left it would have nothing to lose.
+    function testFuzz_submitResults_openRaceNeedsABond(uint8 what) external {
+        uint64 round = _record(relayer);
+        RequestParams memory params = _params(1);
+        params.relayer = address(0);
+        what %= 3;
+        if (what == 1) {
+            VM.prank(address(faults));
+            stakes.slashRelayer(relayer, 1);
+        } else if (what == 2) {
+            VM.prank(relayer);
+            stakes.beginUnbondRelayer();
+            VM.warp(_now() + UNBOND_DELAY);
+            VM.prank(relayer);
+            stakes.withdrawBond();
+            params.deadline = uint40(_now() + 600);
+        }
+        Request memory request = _post(params, requester);
+        ItemStatus status = _submit(_one(request, 1, round, 0))[0];
+        _assertStatus(status, what == 0 ? ItemStatus.OK : ItemStatus.WRONG_RELAYER);
+    }
+
     function test_submitResults_refusesAnEmptyBatch() external {
         VM.expectRevert(abi.encodeWithSelector(IInferenceMarket.EmptyBatch.selector));
         VM.prank(relayer);

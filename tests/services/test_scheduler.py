@@ -8,7 +8,7 @@ from headrace.core import typed_data
 from headrace.core.errors import Unknown
 from headrace.core.scheduling import Policy, plan_cycle
 from headrace.core.snapshot import decode_snapshot, policy_hash
-from headrace.core.types import DecisionKind, Reason
+from headrace.core.types import DecisionKind, GasQuote, Reason
 from tests.services.world import LEASE_MS, a_world
 
 
@@ -38,6 +38,25 @@ async def test_step__a_cycle__stores_a_snapshot_that_replays_to_its_decisions() 
         assert plan_cycle(inputs) == plan == cycle.plan
         (round_,) = await world.store.rounds()
         assert round_.policy_hash == policy_hash(Policy())
+
+
+async def test_step__heartbeats_come_while_it_reads__are_not_later_than_the_plan() -> None:
+    """An audit takes one that is for the relayer's invention."""
+    async with a_world(nodes=2) as world:
+        quote = world.chain.gas_quote
+
+        async def slow_quote() -> GasQuote:
+            world.clock.advance(50)
+            return await quote()
+
+        world.chain.gas_quote = slow_quote  # type: ignore[method-assign]
+        await world.post(world.request())
+        await world.cycle()
+        (cycle,) = await world.store.cycles(1)
+        snapshot = await world.store.snapshot(cycle.snapshot_hash)
+        assert snapshot is not None
+        inputs = decode_snapshot(snapshot)
+        assert max(node.heartbeat_at_ms for node in inputs.nodes) <= inputs.now_ms
 
 
 async def test_step__nothing_new__stores_no_further_cycle() -> None:

@@ -98,9 +98,11 @@ contract FeeSplitSymbolic {
         (uint256 nodes, uint256 relayer, uint256 refund) = market.split(k, charge, 0, 0, added, item);
         uint256 fee = priorityFee + added;
         uint256 escrow = maxReward + gasBudget + fee;
+        uint256 share = fee * 2000 / 10_000;
+        assert(nodes == k * (reward + (fee - share) / k));
+        assert(relayer <= share + gasBudget);
+        assert(relayer >= share);
         assert(nodes <= escrow && relayer <= escrow && refund <= escrow);
         assert(nodes + relayer + refund == escrow);
-        assert(relayer <= fee / 5 + gasBudget);
-        assert(nodes == k * (reward + (fee - fee / 5) / k));
     }
 }

@@ -102,11 +102,11 @@ async def _add(session: Session, amount_wei: int, *, as_json: bool) -> None:
 
 async def _unbond(session: Session, *, force: bool, as_json: bool) -> None:
     relayer = session.signer("relayer").address
-    if not force:
-        await _require_idle(session, relayer)
     async with session.open_chain(session.settings) as opened:
         if at_s := (await opened.holdings.bond(relayer)).withdrawable_at_s:
             raise Refused(f"the bond is unbonding already, and may be withdrawn from {moment(at_s)}")
+        if not force:
+            await _require_idle(session, relayer)
         receipt = await _send(session, opened, opened.holdings.call("StakeManager", "beginUnbondRelayer"))
     (begun,) = logged(receipt, "RelayerUnbondBegun")
     facts = {"relayer": relayer, "withdrawable_at_s": begun["withdrawableAt"]}
@@ -118,11 +118,16 @@ async def _require_idle(session: Session, relayer: Address) -> None:
     """Results of rounds that are not recorded are never paid, so nothing may be open.
 
     Raises:
-        Refused: a relayer runs on this database, or requests in it are open.
+        Refused: a relayer runs on this database, requests in it are open, or it is missing.
     """
     states = [state for state in RequestState if state not in TERMINAL and state is not RequestState.WITHDRAWN]
     async with session.open_idle_store(session.settings.relayer.database) as store:
-        found = [] if store is None else await store.requests(states=states)
+        if store is None:
+            raise Refused(
+                f"there is no database {session.settings.relayer.database} that would say whether requests of the relayer "
+                "are open: set HEADRACE_RELAYER__DATABASE to the relayer's, or give --force"
+            )
+        found = await store.requests(states=states)
     if waiting := [each for each in found if each.request.relayer in (relayer, ZERO_ADDRESS)]:
         raise Refused(
             f"{len(waiting)} requests of this relayer are open, such as {waiting[0].request_id}: once it is unbonding, "

@@ -10,7 +10,7 @@ import typer
 
 from headrace.cli import screens
 from headrace.cli.amounts import parse_wei, show_wei
-from headrace.cli.options import Json, address
+from headrace.cli.options import Json, address, receiver_address
 from headrace.cli.session import Session, require_included, session_of
 from headrace.core.calls import deposit_data, withdraw_data, withdraw_to_data
 from headrace.core.errors import InvalidInput, Refused
@@ -49,7 +49,7 @@ def withdraw_credit(
         raise InvalidInput("give either --to or --account: only an account itself can send its credit elsewhere")
     session = session_of(context)
     own = session.signer("requester").address
-    whose, receiver = address(account) if account else own, address(to) if to else None
+    whose, receiver = address(account) if account else own, receiver_address(to) if to else None
     wanted_wei = None if amount is None else parse_wei(amount, "AMOUNT")
 
     def call(chain: Chain, credit_wei: int) -> Call:
@@ -71,7 +71,7 @@ def deposit_credit(
 ) -> None:
     """Add to an account's credit, out of which the market takes what a request's transaction does not bring."""
     session = session_of(context)
-    whose = address(account) if account else session.signer("requester").address
+    whose = receiver_address(account) if account else session.signer("requester").address
     amount_wei = parse_wei(amount, "AMOUNT")
 
     def call(chain: Chain, _credit_wei: int) -> Call:

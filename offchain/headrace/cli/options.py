@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.amounts import parse_wei
 from headrace.core.errors import InvalidInput
-from headrace.core.types import Address, Hash32
+from headrace.core.types import ZERO_ADDRESS, Address, Hash32
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
 RequestId = Annotated[str, typer.Argument(metavar="ID")]
@@ -35,6 +35,17 @@ def address(text: str) -> Address:
     if not re.fullmatch(r"0x[0-9a-fA-F]{40}", text):
         raise InvalidInput(f"{text!r} is not an address: it must be 0x and 40 hexadecimal digits")
     return text.lower()
+
+
+def receiver_address(text: str) -> Address:
+    """The address of somebody who is to have wei.
+
+    Raises:
+        InvalidInput: it is none, or the zero address, from which nobody could take them.
+    """
+    if address(text) == ZERO_ADDRESS:
+        raise InvalidInput("the zero address is nobody: what is sent there is lost; give another")
+    return address(text)
 
 
 def wei(text: str | None, option: str) -> int | None:

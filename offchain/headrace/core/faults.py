@@ -312,6 +312,8 @@ def _missed(dossier: Dossier, domain: typed_data.Domain) -> _Finds:
     deadline_s = dossier.request.deadline_s
     if dossier.ending is not Ending.EXPIRED or dossier.request.mode is not Mode.SIGNATURE:
         return
+    if dossier.request.relayer != dossier.relayer:
+        return  # in an open race a node cannot see to it that it is paid
     answered = {each.node for each in dossier.results}
     for round_, index in _decisions(dossier):
         node = round_.leaves[index].node

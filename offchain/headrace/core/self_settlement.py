@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.core.fees import BPS, charged_gas_price_wei, payout
-from headrace.core.types import Address, GasQuote, Hash32, MarketTerms, Mode, Pending, Request, Status
+from headrace.core.types import ZERO_ADDRESS, Address, GasQuote, Hash32, MarketTerms, Mode, Pending, Request, Status
 
 _REPLACEMENT_BPS = 11_250  # a node takes a replacement from 10 % more of both fees on
 
@@ -129,6 +129,8 @@ def why_never(request: Request) -> str | None:
     """Why the market takes no answer of a request from its node, or None."""
     if request.mode is Mode.QUORUM:
         return "a quorum's answers are settled together, by their relayer only"
+    if request.relayer == ZERO_ADDRESS:
+        return "in an open race only relayers settle"
     return None
 
 

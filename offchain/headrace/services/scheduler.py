@@ -172,20 +172,24 @@ class Scheduler:
             return None
         await self._leave_round_of_quorums(waiting)
         round_ = await self._store.open_round(self._clock.now_ms(), self._first_round)
+        gas = await self._chain.gas_quote()
+        lane_streak = await self._store.lane_streak()
+        requests = await self._waiting_requests(waiting)
+        nodes = await self._node_views()
         inputs = CycleInputs(
             chain_id=self._chain.chain_id,
             market=self._chain.market,
             relayer=self._signer.address,
             round=round_.round,
             cycle=round_.cycles,
-            now_ms=self._clock.now_ms(),
+            now_ms=self._clock.now_ms(),  # after all that was read: an audit finds a heartbeat of later than this
             anchor=Anchor(anchor.number, anchor.hash, anchor.timestamp_s),
-            gas=await self._chain.gas_quote(),
+            gas=gas,
             terms=self._terms,
             policy=self._policy,
-            lane_streak=await self._store.lane_streak(),
-            requests=await self._waiting_requests(waiting),
-            nodes=await self._node_views(),
+            lane_streak=lane_streak,
+            requests=requests,
+            nodes=nodes,
         )
         plan = plan_cycle(inputs)
         if not any(_is_news(planned.decision, last) for planned in plan.decisions):

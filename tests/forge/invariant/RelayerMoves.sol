@@ -151,8 +151,7 @@ abstract contract RelayerMoves is RequesterMoves {
         plan.recordedAt = 1; // none is needed
         plan.charge = market.ASSIGNED_GAS() * _cappedPrice(plan.price);
         bool isOpen = entry.status == Status.PENDING && VM.getBlockTimestamp() > entry.deadline;
-        bool isOk = _foreseen(plan, 0) == ItemStatus.OK && isOpen
-            && (entry.request.relayer != address(0) || stakes.relayerOf(plan.relayer).registeredAt != 0);
+        bool isOk = _foreseen(plan, 0) == ItemStatus.OK && isOpen && entry.request.relayer != address(0);
         VM.txGasPrice(plan.price);
         if (!isOk) {
             return _mustRefuse(_anyAccount(), address(market), 0, data, IInferenceMarket.ItemRefused.selector);
@@ -351,7 +350,8 @@ abstract contract RelayerMoves is RequesterMoves {
         if (entry.status != Status.PENDING) return ItemStatus.ALREADY_DONE;
         if (time > entry.deadline + GRACE) return ItemStatus.LATE;
         if (plan.recordedAt == 0 || plan.recordedAt > entry.deadline) return ItemStatus.NO_ROUND;
-        if (request.relayer != address(0) && request.relayer != plan.relayer) return ItemStatus.WRONG_RELAYER;
+        bool isOpen = request.relayer == address(0);
+        if (isOpen ? !stakes.isBonded(plan.relayer) : request.relayer != plan.relayer) return ItemStatus.WRONG_RELAYER;
         if (plan.notJoined) return ItemStatus.NODE_NOT_JOINED;
         if (_kOf(request) != (k == 1 ? 0 : k)) return ItemStatus.BAD_SIGNATURE;
         if (plan.onProbation && reward > PROBATION_CAP) return ItemStatus.PROBATION;

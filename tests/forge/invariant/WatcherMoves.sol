@@ -45,7 +45,8 @@ abstract contract WatcherMoves is NodeMoves {
         (a.fault, a.isNode, a.culprit, a.key) = (IFaults.Fault.MISSED, true, canonical[d.node], d.node);
         (a.id, a.victim, a.loss) = (entry.id, entry.request.requester, d.reward);
         a.isTrue = isSigned && until == deadline && entry.status == Status.EXPIRED && entry.deadline == deadline
-            && _modeOf(entry.request) == Mode.SIGNATURE && round.recordedAt <= deadline;
+            && _modeOf(entry.request) == Mode.SIGNATURE && round.recordedAt <= deadline
+            && entry.request.relayer == account && _isPayable(d.node, d.reward, round.recordedAt);
         a.data = abi.encodeCall(
             IFaults.proveMissed,
             (
@@ -57,6 +58,13 @@ abstract contract WatcherMoves is NodeMoves {
             )
         );
         _accuse(a);
+    }
+
+    function _isPayable(address node, uint256 reward, uint256 recordedAt) private view returns (bool) {
+        (address payee, uint40 joinedAt) = stakes.membershipOf(node, address(market));
+        (, uint64 settled) = market.accountOf(payee);
+        bool onProbation = settled < PROBATION_COUNT || recordedAt < joinedAt + PROBATION_TIME;
+        return payee != address(0) && (!onProbation || reward <= PROBATION_CAP);
     }
 
     /// A node that signs two results, or one twice.
