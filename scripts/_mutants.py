@@ -200,7 +200,8 @@ def _report(judged: list[Mutant], seed: int) -> int:
     killed = sum(each["verdict"] == "killed" for each in judged)
     unjudged = [each for each in survived if _key(each) not in known]
     rate = 100 * killed / max(1, killed + len(survived))
-    print(f"{killed} of {killed + len(survived)} killed ({rate:.1f} %), seed {seed}; {len(unjudged)} are not judged yet")
+    total = killed + len(survived)
+    print(f"{killed} of {total} killed ({rate:.1f} %), seed {seed}; {len(unjudged)} survivors are not judged yet")
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     rows = [
         {"measure": "mutants killed", "value": round(rate, 1), "unit": "%", "target": None, "ok": True},

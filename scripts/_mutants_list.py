@@ -41,7 +41,7 @@ def _patches(kind: type[AbstractMutator], unit: Any, contract: Any) -> list[dict
     mutator = kind(unit, 0, "", "", contract, None, False, Path(), [])
     try:
         return _mutate(mutator)
-    except Exception:  # some line is beyond it, which must not cost the others of the contract
+    except Exception:  # noqa: BLE001 - some line is beyond it, which must not cost the others of the contract
         found = []
         may_mutate = mutator.should_mutate_node
         for function in contract.functions_and_modifiers_declared:

@@ -317,8 +317,8 @@ def test_verified_request__after_the_key_was_revoked__is_paid_to_nobody_and_expi
     verifier = verifier_of(stack)
     assert registrar(stack, "revoke", ATTESTED)["is_valid"] is False
     # The chain's clock is ahead by now.
-    arguments = ("request", "new", "What is 5+5?", "--verifier", verifier, "--ttl", "300", "--max-tokens", "8", "--json")
-    posted = stack.headrace(*arguments)
+    arguments = ("--verifier", verifier, "--ttl", "300", "--max-tokens", "8", "--json")
+    posted = stack.headrace("request", "new", "What is 5+5?", *arguments)
     assert posted.returncode == 0, posted.stderr
     request_id = json.loads(posted.stdout)["request_id"]
     stack.until(lambda: any(each["state"] == "failed" for each in view(stack, request_id).get("assignments", ())))

@@ -124,8 +124,8 @@ async def _require_idle(session: Session, relayer: Address) -> None:
     async with session.open_idle_store(session.settings.relayer.database) as store:
         if store is None:
             raise Refused(
-                f"there is no database {session.settings.relayer.database} that would say whether requests of the relayer "
-                "are open: set HEADRACE_RELAYER__DATABASE to the relayer's, or give --force"
+                f"there is no database {session.settings.relayer.database} that would say whether requests of the "
+                "relayer are open: set HEADRACE_RELAYER__DATABASE to the relayer's, or give --force"
             )
         found = await store.requests(states=states)
     if waiting := [each for each in found if each.request.relayer in (relayer, ZERO_ADDRESS)]:
