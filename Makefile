@@ -6,7 +6,8 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 MAKEFLAGS += --no-print-directory
 
-export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
+# scripts/_bin before npm's wrapper of forge, which hides that forge failed.
+export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/scripts/_bin:$(CURDIR)/node_modules/.bin:$(PATH)
 # Where Ape looks for its compiler.
 export SOLCX_BINARY_PATH := $(CURDIR)/scripts/_solc
 

@@ -115,7 +115,7 @@ class Bench:
     def _forge(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "FOUNDRY_PROFILE": "mutants"}
         return subprocess.run(
-            ["forge", *arguments],
+            [str(ROOT / "scripts/_bin/forge"), *arguments],
             cwd=self.folder,
             env=environment,
             capture_output=True,

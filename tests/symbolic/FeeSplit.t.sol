@@ -6,6 +6,7 @@ import {ResultItem} from "../../contracts/Types.sol";
 import {IScheduleLog} from "../../contracts/interfaces/IScheduleLog.sol";
 import {IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
 import {MarketBase} from "../../contracts/market/MarketBase.sol";
+import {VM} from "../forge/Vm.sol";
 
 /// The market's own arithmetic, with all around it left to the caller.
 contract FeeSplit is InferenceMarket {
@@ -92,17 +93,27 @@ contract FeeSplitSymbolic {
         uint256 charge
     ) private {
         if (k * reward > maxReward) return; // refused before it is paid
+        uint256 fee = priorityFee + added;
+        uint256 share = _quotient(fee * 2000, 10_000);
+        _quotient((gasBudget - (charge < gasBudget ? charge : gasBudget)) * 1000, 10_000);
+        uint256 each = k == 1 ? fee - share : _quotient(fee - share, k);
         ResultItem memory item;
         item.request.amounts = maxReward | gasBudget << 80 | priorityFee << 160;
         item.reward = reward;
         (uint256 nodes, uint256 relayer, uint256 refund) = market.split(k, charge, 0, 0, added, item);
-        uint256 fee = priorityFee + added;
         uint256 escrow = maxReward + gasBudget + fee;
-        uint256 share = fee * 2000 / 10_000;
-        assert(nodes == k * (reward + (fee - share) / k));
+        assert(nodes == k * (reward + each));
         assert(relayer <= share + gasBudget);
         assert(relayer >= share);
         assert(nodes <= escrow && relayer <= escrow && refund <= escrow);
         assert(nodes + relayer + refund == escrow);
+    }
+
+    /// Solvers take long to divide. What they need to know of a quotient here is said instead: it is defined so.
+    function _quotient(uint256 dividend, uint256 divisor) private pure returns (uint256 quotient) {
+        unchecked {
+            quotient = dividend / divisor;
+            VM.assume(quotient <= dividend && quotient * divisor <= dividend);
+        }
     }
 }
