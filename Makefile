@@ -100,7 +100,8 @@ slither: setup .build/slither/.stamp ## static analysis of the contracts
 halmos: setup .build/halmos/.stamp ## prove the arithmetic of fees and refunds for all amounts (tests/symbolic)
 	@echo '── Halmos'
 	@HOME="$(CURDIR)/.build/home" FOUNDRY_TEST=tests/symbolic FOUNDRY_OUT=.build/halmos/out \
-	    FOUNDRY_CACHE_PATH=.build/halmos/cache .build/halmos/env/bin/halmos --forge-build-out .build/halmos/out $(ARGS)
+	    FOUNDRY_CACHE_PATH=.build/halmos/cache .build/halmos/env/bin/halmos --forge-build-out .build/halmos/out \
+	    --solver-timeout-assertion 10m $(ARGS)
 
 mutants: setup .build/slither/.stamp ## change the contracts at random and see whether forge's tests notice (ARGS='--count N --seed S')
 	@echo '── mutants of the contracts'

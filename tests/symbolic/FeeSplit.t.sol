@@ -33,7 +33,9 @@ contract FeeSplit is InferenceMarket {
         ctx.nodes = new address[](k);
         (ctx.chargePerItem, ctx.gasPrice, ctx.requester) = (charge, gasPrice, item.request.requester);
         _pay(ctx, item, 0, feeAdded, extraGas, 0);
-        return (ctx.nodeCredit * k, ctx.relayerCredit, ctx.requesterCredit);
+        unchecked {
+            return (ctx.nodeCredit * k, ctx.relayerCredit, ctx.requesterCredit);
+        }
     }
 }
 
@@ -92,24 +94,34 @@ contract FeeSplitSymbolic {
         uint96 reward,
         uint256 charge
     ) private {
-        if (k * reward > maxReward) return; // refused before it is paid
-        uint256 fee = priorityFee + added;
-        uint256 share = _quotient(fee * 2000, 10_000);
-        _quotient((gasBudget - (charge < gasBudget ? charge : gasBudget)) * 1000, 10_000);
-        uint256 each = k == 1 ? fee - share : _quotient(fee - share, k);
-        ResultItem memory item;
-        item.request.amounts = maxReward | gasBudget << 80 | priorityFee << 160;
-        item.reward = reward;
-        (uint256 nodes, uint256 relayer, uint256 refund) = market.split(k, charge, 0, 0, added, item);
-        uint256 escrow = maxReward + gasBudget + fee;
-        assert(nodes == k * (reward + each));
-        assert(relayer <= share + gasBudget);
-        assert(relayer >= share);
-        assert(nodes <= escrow && relayer <= escrow && refund <= escrow);
-        assert(nodes + relayer + refund == escrow);
+        unchecked {
+            // No product here can overflow; the checks of that would be divisions.
+            if (k * reward > maxReward) return; // refused before it is paid
+            uint256 fee = added + priorityFee; // in the order of the market, so that the solver sees one term
+            uint256 share = _part(fee, 2000);
+            _part(gasBudget - (charge < gasBudget ? charge : gasBudget), 1000);
+            uint256 each = k == 1 ? fee - share : _quotient(fee - share, k);
+            ResultItem memory item;
+            item.request.amounts = maxReward | gasBudget << 80 | priorityFee << 160;
+            item.reward = reward;
+            (uint256 nodes, uint256 relayer, uint256 refund) = market.split(k, charge, 0, 0, added, item);
+            uint256 escrow = maxReward + gasBudget + fee;
+            assert(nodes == k * (reward + each));
+            assert(relayer <= share + gasBudget);
+            assert(relayer >= share);
+            assert(nodes <= escrow && relayer <= escrow && refund <= escrow);
+            assert(nodes + relayer + refund == escrow);
+        }
     }
 
-    /// Solvers take long to divide. What they need to know of a quotient here is said instead: it is defined so.
+    /// Solvers take long to divide. All that they need to know of a quotient here is said instead.
+    function _part(uint256 amount, uint256 bps) private pure returns (uint256 part) {
+        unchecked {
+            part = amount * bps / 10_000;
+        }
+        VM.assume(part <= amount);
+    }
+
     function _quotient(uint256 dividend, uint256 divisor) private pure returns (uint256 quotient) {
         unchecked {
             quotient = dividend / divisor;
