@@ -41,7 +41,7 @@ TERMS = {
 def answer(text: str, finish_reason: str = "stop", prompt_tokens: int = 90) -> bytes:
     """What a node's answer to a chat body is, as the product itself has it."""
     prompt = read_prompt(b'{"messages":[{"role":"user","content":"?"}],"temperature":0,"seed":0}', 4)
-    return result_content(prompt, Generation(text, finish_reason, prompt_tokens, 2, 1))
+    return result_content(prompt, Generation(text, finish_reason, prompt_tokens, 2, 1), 9_999)
 
 
 @dataclass

@@ -105,16 +105,39 @@ def test_any_bytes_are_read_or_refused(payload: bytes) -> None:
 
 def test_a_plain_answer_is_its_text() -> None:
     prompt = read_prompt(b"Why?", 100)
-    assert result_content(prompt, Generation("Because ä.", "stop", 3, 2, 9)) == "Because ä.".encode()
-    assert result_content(prompt, Generation("\x01\x01Because", "stop", 3, 2, 9)) == b"Because"
-    assert result_content(prompt, Generation("half \ud800", "stop", 3, 2, 9)) == b"half ?"
-    for nothing in ("", "\x01"):
-        with pytest.raises(InvalidInput, match="empty answer"):
-            result_content(prompt, Generation(nothing, "stop", 3, 0, 9))
+    assert result_content(prompt, Generation("Because ä.", "stop", 3, 2, 9), 99) == "Because ä.".encode()
+    assert result_content(prompt, Generation("\x01\x01Because", "stop", 3, 2, 9), 99) == b"Because"
+    assert result_content(prompt, Generation("half \ud800", "stop", 3, 2, 9), 99) == b"half ?"
+
+
+@pytest.mark.parametrize("nothing", ["", "\x01"])
+def test_a_plain_answer_without_text_is_a_line_break(nothing: str) -> None:
+    """No bytes could not be delivered to a contract, and a node that gave its word must answer."""
+    assert result_content(read_prompt(b"Why?", 100), Generation(nothing, "stop", 3, 0, 9), 99) == b"\n"
+
+
+@given(st.text(min_size=1), st.integers(150, 600), st.booleans())
+def test_an_answer_that_is_too_long_ends_as_late_as_it_can(text: str, most: int, is_chat: bool) -> None:
+    prompt = read({"messages": HELLO}) if is_chat else read_prompt(b"Why?", 100)
+    generation = Generation(text.encode("utf-8", "replace").decode() * 300, "stop", 3, 2, 9)
+    whole = result_content(prompt, generation, 10**6)
+    content = result_content(prompt, generation, most)
+    assert len(content) <= most
+    if len(whole) <= most:
+        assert content == whole
+        return
+    # A character has at most 6 bytes as JSON says it.
+    assert len(content) > most - 12
+    if is_chat:
+        choice = json.loads(content)["choices"][0]
+        assert choice["finish_reason"] == "length"
+        assert json.loads(whole)["choices"][0]["message"]["content"].startswith(choice["message"]["content"])
+    else:
+        assert whole.decode().startswith(content.decode())
 
 
 def test_a_chat_answer_is_canonical() -> None:
-    content = result_content(read({"messages": HELLO}), Generation('Hi "ä"', "length", 3, 2, 9))
+    content = result_content(read({"messages": HELLO}), Generation('Hi "ä"', "length", 3, 2, 9), 999)
     assert content.decode() == (
         '{"choices":[{"finish_reason":"length","index":0,"message":{"content":"Hi \\"ä\\"","role":"assistant"}}],'
         '"usage":{"completion_tokens":2,"prompt_tokens":3}}'

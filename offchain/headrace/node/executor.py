@@ -16,7 +16,7 @@ from statistics import median
 
 import structlog
 
-from headrace.core.envelope import SALT_BYTES, content_of, hash_payload, quorum_salt, seal
+from headrace.core.envelope import OVERHEAD_BYTES, SALT_BYTES, content_of, hash_payload, quorum_salt, seal
 from headrace.core.errors import BackendUnavailable, HeadraceError, IllegalTransition, InvalidInput
 from headrace.core.fees import reward_wei
 from headrace.core.gas import fits_alone, required_answer_bytes
@@ -380,13 +380,10 @@ class Executor:
         async with asyncio.timeout(max(0.0, self._left_s(task))):
             generation = await self._backend.generate(task.model_name, prompt.body, prompt.max_output_tokens)
         self.set_backend_up(True)
-        content = result_content(prompt, generation)
+        content = result_content(
+            prompt, generation, required_answer_bytes(task.request) or MAX_PAYLOAD_BYTES - OVERHEAD_BYTES
+        )
         payload = content if task.request.inline_result else seal(content, self._salt(task))
-        if len(payload) > MAX_PAYLOAD_BYTES:
-            raise InvalidInput(f"the answer has {len(payload)} bytes, more than a link carries")
-        most = required_answer_bytes(task.request)
-        if most and len(payload) > most:
-            raise InvalidInput(f"the answer has {len(payload)} bytes, and its callback is paid for {most}")
         times_ms = self._times_ms.setdefault(task.request.model_id, deque(maxlen=_REMEMBERED_TIMES))
         times_ms.append(generation.compute_ms)
         await self._fix(entry.request_id, payload, generation)
