@@ -75,7 +75,9 @@ class Bench:
     def prepare(self) -> None:
         """Make the copy, and see that the tests pass on what is not changed."""
         for name in ("contracts", "tests/forge"):
-            shutil.copytree(ROOT / name, self.folder / name, dirs_exist_ok=True)
+            # What is gone from the project must not be tested here.
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            shutil.copytree(ROOT / name, self.folder / name)
         shutil.copy(ROOT / "foundry.toml", self.folder / "foundry.toml")
         for name in ("node_modules", "scripts"):
             link = self.folder / name
