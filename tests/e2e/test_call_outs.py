@@ -309,6 +309,7 @@ def test_verified_request__relayer_killed_before_it_settled__its_node_settles_wi
     (settled,) = settlements(stack, request_id)
     assert sender_of(stack, settled) == node_of(stack, 1)
     stack.start_relayer()
+    stack.await_ready(nodes=2)  # The tests that follow need the nodes.
     await_state(stack, request_id, "fulfilled")
     assert times_paid(stack, request_id) == 1
 

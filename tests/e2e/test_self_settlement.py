@@ -119,6 +119,7 @@ def test_node__relayer_killed_before_it_settled__settles_by_itself_and_is_paid(s
 
     # A relayer that comes back finds it settled, and does not settle it again.
     stack.start_relayer()
+    stack.await_ready(nodes=2)
     await_state(stack, request_id, "fulfilled")
     assert len(settlements(stack, request_id)) == 1
 
