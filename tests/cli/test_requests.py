@@ -241,6 +241,19 @@ def test_show__expired__claims_no_settlement_and_says_why_nobody_had_it(desk: De
     assert f"DEADLINE_PASSED: {MEANINGS[Reason.DEADLINE_PASSED]}" in desk.out
 
 
+@pytest.mark.parametrize("state", [RequestState.CANCELLED, RequestState.SIGNED])
+def test_show__skipped_before__says_no_reason_once_it_does_not_wait(desk: Desk, state: RequestState) -> None:
+    closed = {"refund": 1, "transaction_hash": "0x" + "7c" * 32, "block_number": 2}
+    stored = desk.relayer.add_request(state=state, closed=closed if state is RequestState.CANCELLED else None)
+    id_ = stored.request_id
+    desk.relayer.store.entries[id_].append(TimelineEntry(START_S * 1000, "confirmed", {}))
+    skipped = Decision(id_, ZERO_ADDRESS, DecisionKind.SKIPPED, Reason.NODES_BUSY, 0, 0)
+    desk.relayer.store.decisions[id_] = skipped
+    assert desk.run("request", "show", id_) == 0, desk.error
+    assert "queued" in desk.out
+    assert "NODES_BUSY" not in desk.out
+
+
 @pytest.mark.parametrize("state", ["waiting", "assigned", "settled", "cancelled"])
 def test_show_and_list__terminal_of_80_columns__no_line_is_longer(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, state: str

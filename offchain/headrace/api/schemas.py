@@ -533,8 +533,8 @@ class RequestView(RequestSummary):
     events: list[EventView]
     decision: DecisionView | None
     why_unassigned: str = Field(
-        description="Why no node was given it when it was last looked at, in a sentence; empty when one was, or nobody "
-        "looked yet.",
+        description="Why no node was given it when it was last looked at, in a sentence; empty when one was, nobody "
+        "looked yet, or it is signed, settled or cancelled since.",
         examples=["Every node that could take it works at its limit; it waits for one to be free."],
     )
     assignments: list[AssignmentView]

@@ -8,6 +8,7 @@ from typing import Any
 from headrace.api.schemas import StageName, StageView
 from headrace.core.lifecycle import TERMINAL, RequestState
 from headrace.core.postings import PostingState
+from headrace.core.reasons import why_unassigned
 from headrace.core.types import Decision, DecisionKind
 from headrace.ports import StoredPosting, StoredRequest, TimelineEntry
 
@@ -71,7 +72,7 @@ def stages_of(
     reached = _reached(stored, times, decision)
     for position, stage in enumerate(_ORDER):
         is_reached = position < reached
-        note = _note(stage, decision) if is_reached else ""
+        note = _note(stage, decision, stored.state) if is_reached else ""
         stages.append(
             StageView(stage=stage, reached=is_reached, at_ms=times.get(stage) if is_reached else None, note=note)
         )
@@ -120,10 +121,10 @@ def _reached(stored: StoredRequest, times: dict[str, int], decision: Decision | 
     return max((_ORDER.index(stage) + 1 for stage in _ORDER if stage in times), default=0)
 
 
-def _note(stage: StageName, decision: Decision | None) -> str:
+def _note(stage: StageName, decision: Decision | None, state: RequestState) -> str:
     if decision is None:
         return ""
-    if stage == "queued" and decision.kind is not DecisionKind.ASSIGNED:
+    if stage == "queued" and why_unassigned(decision, state):
         return decision.reason.name
     return decision.reason.name if stage == "assigned" and decision.kind is DecisionKind.ASSIGNED else ""
 

@@ -183,7 +183,7 @@ def _show_attempts(console: Console, view: Mapping[str, Any]) -> None:
             text = f"  vote, round {vote['round']}: node {vote['node']}"
             console.print(Text(printable(text), style="dim"), soft_wrap=True)
             console.print(Text(printable(f"    hash {vote['result_hash']}"), style="dim"), soft_wrap=True)
-    if view["why_unassigned"] and view["state"] != "fulfilled":
+    if view["why_unassigned"]:
         why = Text(printable(f"{view['decision']['reason']}: {view['why_unassigned']}"), style="yellow")
         console.print(why)
 

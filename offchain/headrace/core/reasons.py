@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from headrace.core.lifecycle import RequestState
 from headrace.core.types import Decision, DecisionKind, Reason
 
 MEANINGS: Mapping[Reason, str] = {
@@ -37,6 +38,20 @@ MEANINGS: Mapping[Reason, str] = {
 }
 
 
-def why_unassigned(decision: Decision | None) -> str:
-    """Why a request was not given to a node when it was last looked at; empty when it was, or no cycle looked yet."""
-    return "" if decision is None or decision.kind is DecisionKind.ASSIGNED else MEANINGS[decision.reason]
+# In any other state what a cycle said last is history: a node has the request, or had it, or it was taken back.
+_UNASSIGNED = frozenset({RequestState.INCLUDED, RequestState.ELIGIBLE, RequestState.EXPIRED})
+
+
+def why_unassigned(decision: Decision | None, state: RequestState) -> str:
+    """Why no node has a request that waits, or had one that expired.
+
+    Args:
+        decision: the newest on it; None when no cycle looked yet.
+        state: where it stands.
+
+    Returns:
+        A sentence; empty when a node was given it, nobody looked yet, or it does not wait any more.
+    """
+    if decision is None or decision.kind is DecisionKind.ASSIGNED or state not in _UNASSIGNED:
+        return ""
+    return MEANINGS[decision.reason]

@@ -240,7 +240,7 @@ async def _view(
             schemas.EventView(at_ms=each.at_ms, stage=each.stage, detail=_safe(dict(each.detail))) for each in entries
         ],
         decision=decision_view(decision) if decision else None,
-        why_unassigned=why_unassigned(decision),
+        why_unassigned=why_unassigned(decision, stored.state),
         assignments=[assignment_view(each) for each in await store.assignments(request_id)],
         result=result_view(result) if result else None,
         results=[result_view(each) for each in await store.results(request_id)],
