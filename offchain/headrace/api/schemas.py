@@ -476,7 +476,10 @@ class CallbackView(Resource):
     answer is paid and final, its status on the chain is FULFILLED_CALLBACK_FAILED, and `retryCallback` calls again."""
 
     made: bool
-    reason: HexText | None = Field(description="The first four bytes of what the contract reverted with.")
+    reason: HexText | None = Field(
+        description="The first four bytes of what the contract reverted with; zeros when it said nothing, "
+        "as one does that runs out of gas."
+    )
     transaction_hash: HashText
     block_number: int
 

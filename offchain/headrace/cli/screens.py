@@ -16,6 +16,7 @@ from rich.text import Text
 from headrace.cli.amounts import show_ether, show_wei
 from headrace.client.audits import AuditReport
 from headrace.core.audit import Severity
+from headrace.core.callbacks import why_callback_failed
 
 _STYLES = {Severity.VIOLATION: "bold red", Severity.DIFFERENCE: "red", Severity.VOID: "yellow"}
 # The longest detail that still fits beside a stage's times into 80 columns.
@@ -139,7 +140,8 @@ def _callback_rows(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if callback["made"]:
         yield "callback", f"made, block {callback['block_number']}"
         return
-    yield "callback", f"failed ({callback['reason']}); the answer is paid and final all the same"
+    yield "callback", "failed; the answer is paid and final all the same"
+    yield "", why_callback_failed(callback["reason"])
     yield "", f"again with: headrace request retry-callback {view['request_id']}"
 
 

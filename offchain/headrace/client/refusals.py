@@ -10,7 +10,7 @@ from headrace.core.refusals import worded
 # By the error's name, with its fields as contracts/interfaces/IInferenceMarket.sol names them.
 WORDS: Mapping[str, str] = {
     "BalanceShort": "the account {account} has {available} wei of credit, and {required} wei are wanted: withdraw less",
-    "CallbackFailedAgain": "the requester's contract failed again ({reason}): it must be able to take the answer",
+    "CallbackFailedAgain": "the requester's contract failed again, since {reason}: it must be able to take the answer",
     "CallbackGasTooHigh": "a callback has at most {most} gas, and {callbackGas} are wanted: lower --callback-gas",
     "DeadlineOutOfRange": "the deadline is {deadline}, and the market takes one from {earliest} to {latest}: "
     "choose another --ttl",

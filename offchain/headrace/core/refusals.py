@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from headrace.core.callbacks import why_callback_failed
 from headrace.core.types import Status
 
 _ERROR = re.compile(r"(\w+)\((.*)\)")
@@ -48,4 +49,6 @@ def _shown(name: str, value: str) -> str:
         return moment(int(value))
     if name == "status":
         return Status(int(value)).name.lower().replace("none", "unknown")
+    if name == "reason":
+        return why_callback_failed(value)
     return value
