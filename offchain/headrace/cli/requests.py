@@ -6,20 +6,21 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from headrace.cli import screens
 from headrace.cli.amounts import show_wei
 from headrace.cli.options import Json, RequestId, address, request_id, wei
+from headrace.cli.quotes import show_quote
 from headrace.cli.session import OpenChain, Session, require_included, session_of
+from headrace.cli.stopping import INTERRUPTED
+from headrace.cli.waiting import Progress, show_interrupted, shown
 from headrace.client import Answer, Draft, HeadraceClient, Wanted, fair_fee_wei
 from headrace.core.errors import HeadraceError, InvalidInput, Refused
 from headrace.core.requests import MAX_QUORUM
@@ -108,7 +109,13 @@ def new_request(
     if most_fee_wei is not None and not gasless:
         raise InvalidInput("--max-relayer-fee is for --gasless: without it no relayer is paid for posting")
     way = _Way(gasless, most_fee_wei)
-    view = asyncio.run(_new(session_of(context), wanted, way, wait=wait, as_json=as_json))
+    session = session_of(context)
+    progress = Progress(session.clock)
+    try:
+        view = asyncio.run(_new(session, wanted, way, progress, wait=wait, as_json=as_json))
+    except KeyboardInterrupt:
+        show_interrupted(progress)
+        raise typer.Exit(INTERRUPTED) from None
     if view is not None and view["state"] == "unposted":
         raise Refused(f"the request was not posted, and nothing was escrowed. {view['posting']['reason']}")
     if view is not None and view["state"] != "fulfilled":
@@ -149,7 +156,9 @@ class _Way:
     most_fee_wei: int | None = None
 
 
-async def _new(session: Session, wanted: Wanted, way: _Way, *, wait: bool, as_json: bool) -> Mapping[str, Any] | None:
+async def _new(
+    session: Session, wanted: Wanted, way: _Way, progress: Progress, *, wait: bool, as_json: bool
+) -> Mapping[str, Any] | None:
     signer = session.signer("requester")
     async with (
         session.open_chain(session.settings) as opened,
@@ -159,18 +168,21 @@ async def _new(session: Session, wanted: Wanted, way: _Way, *, wait: bool, as_js
             wanted = replace(wanted, model=await client.offered_model())
         draft = await client.draft(wanted)
         if not as_json:
-            _show_draft(session, draft)
-        if way.gasless:
-            sent, lines = await _submit(session, client, opened, draft, way, as_json=as_json)
-        else:
-            sent, lines = await _send(session, client, opened, draft, as_json=as_json)
-        if not wait:
+            show_quote(session.console, draft)
+        progress.request_id, progress.deadline_s = draft.request_id, draft.request.deadline_s
+        with shown(progress, session.console, as_json=as_json):
+            if way.gasless:
+                sent, lines = await _submit(session, client, opened, draft, way, progress, as_json=as_json)
+            else:
+                sent, lines = await _send(session, client, opened, draft, progress, as_json=as_json)
+            ending = await _follow(session, client, opened, draft, lines, progress, as_json=as_json) if wait else None
+        if ending is None:
             if as_json:
                 screens.show_json(session.console, {**sent, "escrow_wei": str(draft.request.escrow_wei)})
             else:
                 session.console.print(f"Follow it with: headrace request show {draft.request_id}", soft_wrap=True)
             return None
-        view, answer = await _follow(session, client, opened, draft, lines, as_json=as_json)
+        view, answer = ending
         sent["transaction_hash"] = view["transaction_hash"]
         await _show_outcome(session, opened, sent, view, answer, as_json=as_json)
         return view
@@ -181,21 +193,33 @@ async def _send(
     client: HeadraceClient,
     opened: OpenChain,
     draft: Draft,
+    progress: Progress,
     *,
     as_json: bool,
 ) -> tuple[dict[str, Any], screens.StageLines]:
     """Post a draft by a transaction of the requester's own."""
     sender = session.sender(opened.chain, session.signer("requester"))
+    progress.step = "sending"
     transaction_hash = await client.send(draft, sender)
+    progress.step = "sent"
     lines = screens.StageLines(session.console, session.clock.now_ms())
     if not as_json:
+        _show_id(session, draft)
         lines.sent(transaction_hash)
-    await require_included(sender, transaction_hash, f"`headrace request show {draft.request_id}`")
+    then = f"`headrace request show {draft.request_id}`"
+    await require_included(sender, transaction_hash, then, lambda: progress.sent(lines.waiting_for))
     return {"request_id": draft.request_id, "transaction_hash": transaction_hash}, lines
 
 
 async def _submit(
-    session: Session, client: HeadraceClient, opened: OpenChain, draft: Draft, way: _Way, *, as_json: bool
+    session: Session,
+    client: HeadraceClient,
+    opened: OpenChain,
+    draft: Draft,
+    way: _Way,
+    progress: Progress,
+    *,
+    as_json: bool,
 ) -> tuple[dict[str, Any], screens.StageLines]:
     """Sign a draft for the relayer to post."""
     most_wei = way.most_fee_wei
@@ -212,7 +236,11 @@ async def _submit(
     if not as_json:
         session.console.print(f"fee     {show_wei(request.relayer_fee_wei)} for the relayer", soft_wrap=True)
     lines = screens.StageLines(session.console, session.clock.now_ms())
+    progress.step = "sending"
     await client.submit(request)
+    progress.step = "submitted"
+    if not as_json:
+        _show_id(session, draft)
     return {"request_id": draft.request_id, "relayer_fee_wei": str(request.relayer_fee_wei)}, lines
 
 
@@ -242,18 +270,17 @@ async def _follow(
     opened: OpenChain,
     draft: Draft,
     lines: screens.StageLines,
+    progress: Progress,
     *,
     as_json: bool,
 ) -> tuple[Mapping[str, Any], Answer | None]:
     left_s = draft.request.deadline_s - session.clock.now_ms() / 1000
-    with _status(session, as_json=as_json) as tell:
 
-        def on_view(view: Mapping[str, Any]) -> None:
-            if not as_json:
-                lines.update(view)
-                tell(lines.waiting_for)
+    def on_view(view: Mapping[str, Any]) -> None:
+        lines.update(view, is_silent=as_json)
+        progress.view(view, lines.waiting_for)
 
-        view = await client.wait(draft.request_id, left_s + AFTER_DEADLINE_S, on_view)
+    view = await client.wait(draft.request_id, left_s + AFTER_DEADLINE_S, on_view, progress.silence)
     if view["state"] != "fulfilled":
         return view, None
     return view, await client.answer(draft.request_id, opened.chain)
@@ -295,21 +322,9 @@ async def _gas_used(opened: OpenChain, view: Mapping[str, Any]) -> dict[str, int
     return used
 
 
-def _show_draft(session: Session, draft: Draft) -> None:
+def _show_id(session: Session, draft: Draft) -> None:
+    """Only once it is on its way: an id that is shown before a refusal looks like a request that was posted."""
     session.console.print(f"request {draft.request_id}", soft_wrap=True)
-    session.console.print(f"escrow  {show_wei(draft.request.escrow_wei)}", soft_wrap=True)
-    for warning in draft.warnings:
-        session.console.print(Text(f"⚠ {screens.printable(warning)}", style="yellow"), soft_wrap=True)
-
-
-@contextmanager
-def _status(session: Session, *, as_json: bool) -> Iterator[Any]:
-    """A line that says what is waited for, where there is a terminal to redraw it on."""
-    if as_json or not session.console.is_terminal:
-        yield lambda _: None
-        return
-    with session.console.status("waiting …") as status:
-        yield lambda what: status.update(f"waiting until it is {what} …" if what else "…")
 
 
 # What was typed

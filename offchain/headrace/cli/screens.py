@@ -72,19 +72,22 @@ class StageLines:
         self._is_sent = True
         self._line("sent", self._sent_at_ms, [f"transaction {transaction_hash}"])
 
-    def update(self, view: Mapping[str, Any]) -> None:
-        """Show the stages of a view that were not shown before. A request that is assigned again shows that again."""
+    def update(self, view: Mapping[str, Any], *, is_silent: bool = False) -> None:
+        """Show the stages of a view that were not shown before. A request that is assigned again shows that again.
+
+        Args:
+            view: the request.
+            is_silent: show none, and only find what it waits for.
+        """
         for stage in view["stages"]:
             name, at_ms = stage["stage"], stage["at_ms"]
             if not stage["reached"] or name == "final" or (name == "sent" and self._is_sent):
                 continue
             key = (name, at_ms if name in ("assigned", "computing") else None)
-            if key not in self._shown:
+            if key not in self._shown and not is_silent:
                 self._shown.add(key)
                 self._line(name, at_ms, _details(stage, view))
             self.waiting_for = _WAITING.get(name, "")
-        if self.waiting_for and view["why_unassigned"] and view["state"] in ("included", "eligible"):
-            self.waiting_for = f"{_WAITING['queued']} ({view['decision']['reason']})"
 
     def _line(self, stage: str, at_ms: int | None, details: Sequence[str]) -> None:
         """Details that hold a hash or an address go on lines of their own, so that all fits into 80 columns."""

@@ -80,18 +80,21 @@ class Session:
         return ChainSender(chain, signer, sleep=self.sleep)
 
 
-async def require_included(sender: ChainSender, transaction_hash: Hash32, then: str) -> Receipt:
+async def require_included(
+    sender: ChainSender, transaction_hash: Hash32, then: str, on_wait: Callable[[], None] = lambda: None
+) -> Receipt:
     """Wait for a transaction's receipt.
 
     Args:
         sender: who sent it.
         transaction_hash: of the transaction.
         then: the command that shows later what became of it.
+        on_wait: is called each time that it is in no block yet.
 
     Raises:
         Refused: it is in no block yet, or was reverted.
     """
-    receipt = await sender.wait(transaction_hash, RECEIPT_S)
+    receipt = await sender.wait(transaction_hash, RECEIPT_S, on_wait)
     if receipt is None:
         raise Refused(
             f"the transaction {transaction_hash} is in no block after {RECEIPT_S:g} seconds; it may still come: {then}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,13 +16,21 @@ from headrace.client.audits import ApiRounds
 from headrace.client.drafts import Draft, Network, Wanted, checked_draft, packed_of
 from headrace.client.errors import ApiRefused, NoRelease, Untrue, WaitEnded
 from headrace.client.gasless import SIGNATURE_S, GaslessRequest, chosen_fee_wei
-from headrace.client.http import ApiCalls, Backoff
+from headrace.client.http import RETRIED, ApiCalls, Backoff
 from headrace.client.posted import posted_request, settled_answer
 from headrace.client.sender import TransactionSender
 from headrace.client.watching import ApiWords
 from headrace.core import typed_data
 from headrace.core.calls import cancel_data, cancel_with_release_data, retry_callback_data
-from headrace.core.errors import ConfigurationError, NotAllowed, Refused, Unavailable, UnknownModel, sentence
+from headrace.core.errors import (
+    ConfigurationError,
+    HeadraceError,
+    NotAllowed,
+    Refused,
+    Unavailable,
+    UnknownModel,
+    sentence,
+)
 from headrace.core.gas import retry_gas
 from headrace.core.requests import request_id as id_of
 from headrace.core.requests import unpack
@@ -32,6 +41,7 @@ ACCESS_S = 900
 TERMINAL = frozenset({"fulfilled", "expired", "cancelled", "unposted"})
 
 OnView = Callable[[Mapping[str, Any]], None]
+OnSilence = Callable[[HeadraceError], None]
 
 
 class HeadraceClient:
@@ -236,27 +246,41 @@ class HeadraceClient:
         found: list[Mapping[str, Any]] = (await self._calls.json("GET", "/v1/requests", query=query))["requests"]
         return found
 
-    async def wait(self, request_id: Hash32, timeout_s: float, on_view: OnView | None = None) -> Mapping[str, Any]:
+    async def wait(
+        self,
+        request_id: Hash32,
+        timeout_s: float,
+        on_view: OnView = lambda _: None,
+        on_silence: OnSilence = lambda _: None,
+    ) -> Mapping[str, Any]:
         """Follow a request until it is fulfilled, expired or cancelled; a submitted one also until it is unposted.
 
         Args:
             request_id: of the request.
             timeout_s: how long at most.
             on_view: is called with each view that was read.
+            on_silence: is called each time that none could be, with why: the relayer has not seen the request's block
+                yet, or does not answer.
 
         Raises:
             WaitEnded: the time passed; the request goes on without anybody waiting.
         """
         end_ms = self._clock.now_ms() + round(timeout_s * 1000)
+        failures = 0
         while self._clock.now_ms() < end_ms:
-            view = await self._view_if_known(request_id)
-            if view is not None:
-                if on_view is not None:
-                    on_view(view)
+            # Around the mean, so that many who wait do not ask all at once.
+            pause_s = self._poll_s * self._rng.uniform(0.5, 1.5)
+            view = await self._view_or_why(request_id)
+            if isinstance(view, HeadraceError):
+                on_silence(view)
+                failures = 0 if _is_unseen(view) else min(failures + 1, self._backoff.attempts)
+                pause_s += self._backoff.delay_s(failures, self._rng) if failures else 0
+            else:
+                on_view(view)
                 if view["state"] in TERMINAL:
                     return view
-            # Around the mean, so that many who wait do not ask all at once.
-            await self._sleep(self._poll_s * self._rng.uniform(0.5, 1.5))
+                failures = 0
+            await self._sleep(pause_s)
         raise WaitEnded(
             f"the request {request_id} was not settled within {timeout_s:g} seconds; "
             f"it goes on: `headrace request show {request_id}`"
@@ -344,20 +368,23 @@ class HeadraceClient:
 
     @property
     def _calls(self) -> ApiCalls:
+        return self._calls_of(self._backoff)
+
+    def _calls_of(self, backoff: Backoff) -> ApiCalls:
         if self._session is None:
             raise RuntimeError("a HeadraceClient is used in `async with`")
-        return ApiCalls(self._url, self._session, backoff=self._backoff, rng=self._rng, sleep=self._sleep)
+        return ApiCalls(self._url, self._session, backoff=backoff, rng=self._rng, sleep=self._sleep)
 
-    async def _view_if_known(self, request_id: Hash32) -> Mapping[str, Any] | None:
-        """None while the relayer has not seen its block, or does not answer."""
+    async def _view_or_why(self, request_id: Hash32) -> Mapping[str, Any] | ApiRefused | Unavailable:
+        """A request's view, or why it cannot be had now. It is asked for once: who waits is told of every failure."""
+        calls = self._calls_of(replace(self._backoff, attempts=1))
         try:
-            return await self.view(request_id)
-        except ApiRefused as exc:
-            if exc.code == "NOT_FOUND" or exc.http_status in (429, 503):
-                return None
-            raise
-        except Unavailable:
-            return None
+            view: Mapping[str, Any] = await calls.json("GET", f"/v1/requests/{request_id}")
+        except (ApiRefused, Unavailable) as exc:
+            if isinstance(exc, ApiRefused) and not _is_unseen(exc) and exc.http_status not in RETRIED:
+                raise
+            return exc
+        return view
 
     async def _model_id(self, name_or_id: str) -> Hash32:
         wanted = name_or_id.lower()
@@ -396,3 +423,8 @@ class HeadraceClient:
         struct_hash = typed_data.hash_access(account, network.relayer, until_s)
         signature = signer.sign_digest(typed_data.digest(domain, struct_hash))
         return {"Authorization": f"Headrace {account}:{until_s}:0x{signature.hex()}"}
+
+
+def _is_unseen(exc: HeadraceError) -> bool:
+    """The relayer has not seen the request's block yet."""
+    return isinstance(exc, ApiRefused) and exc.code == "NOT_FOUND"

@@ -131,12 +131,15 @@ class ChainSender:
             "sent: try again when it is in a block, or use a key of its own for each program"
         )
 
-    async def wait(self, transaction_hash: Hash32, timeout_s: float) -> Receipt | None:
-        """Wait for a receipt; see `TransactionSender`."""
+    async def wait(
+        self, transaction_hash: Hash32, timeout_s: float, on_wait: Callable[[], None] = lambda: None
+    ) -> Receipt | None:
+        """Wait for a receipt; see `TransactionSender`. `on_wait` is called each time that there is none."""
         for _ in range(max(1, round(timeout_s / self._poll_s))):
             receipt = await self._chain.receipt(transaction_hash)
             if receipt is not None:
                 return receipt
+            on_wait()
             await self._sleep(self._poll_s)
         return None
 
