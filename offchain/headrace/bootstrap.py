@@ -18,7 +18,7 @@ from headrace.adapters.clock import SystemClock
 from headrace.adapters.file_lock import Held, alone_with
 from headrace.adapters.keystore import LocalSigner
 from headrace.adapters.link_server import LinkServer
-from headrace.adapters.llama_cpp import LlamaCppBackend
+from headrace.adapters.llama_cpp import DEFAULT_CONTEXT_TOKENS, LlamaCppBackend
 from headrace.adapters.node_journal import SqlNodeJournal
 from headrace.adapters.openai_backend import OpenAiBackend
 from headrace.adapters.prometheus import PrometheusMetrics
@@ -517,6 +517,7 @@ async def _node_options(settings: Settings, node: Address) -> NodeOptions:
             market=chain.market,
             models=tuple(_offered(model, prices.get(model.model_id), settings.node) for model in models),
             max_in_flight=settings.node.max_in_flight,
+            context_tokens=settings.node.context_tokens,
             region=settings.node.region,
             relayer=settings.node.relayer,
         )
@@ -568,4 +569,5 @@ def _backend(settings: NodeSettings) -> Backend:
         )
     (name,) = settings.models
     path: Path | None = settings.model_files.get(name)
-    return LlamaCppBackend(name, path, parallel=settings.max_in_flight)
+    context_tokens = settings.context_tokens.get(name, DEFAULT_CONTEXT_TOKENS)
+    return LlamaCppBackend(name, path, context_tokens=context_tokens, parallel=settings.max_in_flight)

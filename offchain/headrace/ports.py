@@ -1070,6 +1070,19 @@ class Backend(Protocol):
         """Answer an OpenAI chat body (messages, temperature, seed, stop, …).
 
         Raises:
+    def context_tokens(self, model_name: str) -> int | None:
+        """Tokens that prompt and answer of one request may have together, by the last check; None = it does not say."""
+        ...
+
+    async def count_prompt_tokens(self, model_name: str, body: Mapping[str, Any]) -> int | None:
+        """Tokens of a body's prompt as `generate` would render it; None = it cannot count.
+
+        Raises:
+            BackendUnavailable: the server does not answer.
+            InvalidInput: it does not take such a prompt.
+        """
+        ...
+
             BackendUnavailable: the server does not answer.
             InvalidInput: it refuses the body for good.
         """

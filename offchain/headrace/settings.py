@@ -149,6 +149,7 @@ class NodeSettings(Section):
     openai_url: HttpUrl | None = None
     openai_api_key: SecretStr | None = None
     model_files: Mapping[str, Path] = Field(default_factory=dict)
+    context_tokens: Mapping[str, Annotated[int, Field(ge=64, le=1 << 24)]] = Field(default_factory=dict)
     region: str = Field(default="local", min_length=1, max_length=32)
 
 

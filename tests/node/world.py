@@ -66,11 +66,28 @@ class ScriptedBackend:
         self.gate = asyncio.Event()
         self.gate.set()
         self.compute_ms = 40
+        self.contexts: dict[str, int] = {}
+        self.prompt_tokens: int | None = 5
+        self.count_error: Exception | None = None
+        self.count_gate = asyncio.Event()
+        self.count_gate.set()
+        self.counts: list[Mapping[str, Any]] = []
         self._bell = bell
 
     @property
     def model_names(self) -> Sequence[str]:
         return ("smol",)
+
+    def context_tokens(self, model_name: str) -> int | None:
+        return self.contexts.get(model_name)
+
+    async def count_prompt_tokens(self, model_name: str, body: Mapping[str, Any]) -> int | None:
+        self.counts.append(body)
+        self._bell.ring()
+        await self.count_gate.wait()
+        if self.count_error is not None:
+            raise self.count_error
+        return self.prompt_tokens
 
     async def generate(self, model_name: str, body: Mapping[str, Any], max_output_tokens: int) -> Generation:
         self.calls.append((model_name, body, max_output_tokens))

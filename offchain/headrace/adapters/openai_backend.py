@@ -1,4 +1,7 @@
-"""A backend that is any server with OpenAI's chat API: llama.cpp, vLLM, SGLang, Ollama, a hosted one."""
+"""A backend that is any server with OpenAI's chat API: llama.cpp, vLLM, SGLang, Ollama, a hosted one.
+
+OpenAI's API tells neither a model's context nor the tokens of a prompt. llama.cpp and vLLM do, each in its own way.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ _MAX_ANSWER_BYTES = 8 * 1024 * 1024
 _MAX_QUOTED_CHARS = 300
 # These say something about the body; every other error says something about the server.
 _BODY_ERRORS = (400, 413, 415, 422)
+_NO_SUCH_PATH = (404, 405, 501)
 
 
 class OpenAiBackend:
@@ -49,12 +53,15 @@ class OpenAiBackend:
             raise ConfigurationError("the model server needs at least one model to serve")
         base = url.rstrip("/")
         self._base = base if base.endswith("/v1") else base + "/v1"
+        self._root = self._base.removesuffix("/v1")
         self._models = dict(models)
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
         self._check_timeout = aiohttp.ClientTimeout(total=connect_timeout_s)
         self._defaults = dict(defaults or {})
         self._session: aiohttp.ClientSession | None = None
+        self._contexts: dict[str, int] = {}  # by the server's name of the model
+        self._counters = [self._count_as_llama_cpp, self._count_as_vllm]
 
     def __repr__(self) -> str:
         return f"OpenAiBackend({self._base}, {sorted(self._models)})"
@@ -62,6 +69,19 @@ class OpenAiBackend:
     @property
     def model_names(self) -> Sequence[str]:
         return tuple(self._models)
+
+    def context_tokens(self, model_name: str) -> int | None:
+        return self._contexts.get(self._models.get(model_name, ""))
+
+    async def count_prompt_tokens(self, model_name: str, body: Mapping[str, Any]) -> int | None:
+        asked = {**self._defaults, "model": self._models[model_name], "messages": body["messages"]}
+        for count in tuple(self._counters):
+            tokens = await count(asked)
+            if tokens is not None:
+                return tokens
+            # It is another kind of server.
+            self._counters = [each for each in self._counters if each != count]
+        return None
 
     async def generate(self, model_name: str, body: Mapping[str, Any], max_output_tokens: int) -> Generation:
         if model_name not in self._models:
@@ -81,7 +101,8 @@ class OpenAiBackend:
     async def check(self) -> None:
         answer = await self._ask("GET", "/models", self._check_timeout)
         listed = answer.get("data")
-        names = {entry.get("id") for entry in listed if isinstance(entry, dict)} if isinstance(listed, list) else set()
+        entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+        names = {entry.get("id") for entry in entries}
         missing = sorted(set(self._models.values()) - names)
         if missing:
             there = ", ".join(sorted(str(name) for name in names))[:_MAX_QUOTED_CHARS] or "none"
@@ -89,6 +110,12 @@ class OpenAiBackend:
                 f"the model server at {self._base} does not have {', '.join(missing)} (it has: {there}); load it, or "
                 "name another"
             )
+        self._contexts = {str(entry["id"]): tokens for entry in entries if (tokens := _context_in(entry)) is not None}
+        if not self._contexts and any(entry.get("owned_by") == "llamacpp" for entry in entries):
+            props = await self._told("GET", "/props")
+            settings = props.get("default_generation_settings") if props is not None else None
+            tokens = _context_in({"meta": settings})
+            self._contexts = dict.fromkeys(self._models.values(), tokens) if tokens is not None else {}
 
     async def close(self) -> None:
         if self._session is not None:
@@ -98,13 +125,22 @@ class OpenAiBackend:
     async def _ask(
         self, method: str, path: str, limits: aiohttp.ClientTimeout, body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
+        status, content = await self._exchange(method, self._base + path, limits, body)
+        if status != 200:
+            raise self._error(status, content)
+        document = _json(content)
+        if not isinstance(document, dict):
+            raise BackendUnavailable(f"the model server at {self._base} answers something else than OpenAI's API")
+        return document
+
+    async def _exchange(
+        self, method: str, url: str, limits: aiohttp.ClientTimeout, body: Mapping[str, Any] | None
+    ) -> tuple[int, bytes]:
         if self._session is None:
             self._session = aiohttp.ClientSession(headers=self._headers)
-        url = self._base + path
         try:
             async with self._session.request(method, url, json=body, timeout=limits, allow_redirects=False) as response:
-                content = await _read(response)
-                status = response.status
+                return response.status, await _read(response)
         except TimeoutError:
             raise BackendUnavailable(f"the model server at {self._base} did not answer in time") from None
         except (aiohttp.ClientError, OSError) as exc:
@@ -112,12 +148,31 @@ class OpenAiBackend:
             raise BackendUnavailable(
                 f"the model server at {self._base} does not answer ({reason}); start it, or set another address"
             ) from None
+
+    async def _count_as_llama_cpp(self, asked: Mapping[str, Any]) -> int | None:
+        rendered = await self._told("POST", "/apply-template", asked)
+        if rendered is None or not isinstance(text := rendered.get("prompt"), str):
+            return None
+        told = await self._told("POST", "/tokenize", {"content": text, "add_special": True, "parse_special": True})
+        tokens = told.get("tokens") if told is not None else None
+        return len(tokens) if isinstance(tokens, list) else None
+
+    async def _count_as_vllm(self, asked: Mapping[str, Any]) -> int | None:
+        told = await self._told("POST", "/tokenize", asked)
+        return _positive(told.get("count")) if told is not None else None
+
+    async def _told(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        """What the server says beside OpenAI's API; None when it has no such path."""
+        status, content = await self._exchange(method, self._root + path, self._check_timeout, body)
+        if status in _NO_SUCH_PATH:
+            return None
+        # A chat template that refuses the messages is an error of the server's own to some.
+        if status in (*_BODY_ERRORS, 500):
+            raise InvalidInput(f"the model server refuses the prompt: {_error_message(content)}")
         if status != 200:
             raise self._error(status, content)
         document = _json(content)
-        if not isinstance(document, dict):
-            raise BackendUnavailable(f"the model server at {self._base} answers something else than OpenAI's API")
-        return document
+        return document if isinstance(document, dict) else None
 
     def _error(self, status: int, content: bytes) -> Exception:
         said = _error_message(content)
@@ -162,6 +217,16 @@ def _json(content: bytes) -> Any:
         return json.loads(content)
     except (ValueError, RecursionError):
         return None
+
+
+def _context_in(entry: Mapping[str, Any]) -> int | None:
+    """Tokens of one request, in what a server lists of a model: vLLM's way, and llama.cpp's, which is of one slot."""
+    meta = entry.get("meta")
+    return _positive(entry.get("max_model_len")) or _positive(meta.get("n_ctx") if isinstance(meta, dict) else None)
+
+
+def _positive(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _error_message(content: bytes) -> str:

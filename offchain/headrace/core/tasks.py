@@ -13,6 +13,7 @@ class RefusalReason(StrEnum):
 
     BAD_ASSIGNMENT = "bad_assignment"  # wrong node, relayer, signature or request id
     BAD_PROMPT = "bad_prompt"  # hash, length or form
+    PROMPT_TOO_LONG = "prompt_too_long"  # with its answer, for the model's context
     UNKNOWN_MODEL = "unknown_model"
     REWARD_TOO_LOW = "reward_too_low"
     DEADLINE_INFEASIBLE = "deadline_infeasible"

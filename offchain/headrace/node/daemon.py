@@ -62,6 +62,7 @@ LINK_PATH = "/link"
 _OUTBOX = 256
 _INBOX = 64
 _DELIVERIES_AT_ONCE = 16
+_TASKS_AT_ONCE = 16  # that are looked at: one that waits for what others say must not hold up the rest
 _HEARTBEAT_GAP_S = 0.025  # a relayer plans at most this often
 _LONG_SESSION_S = 10.0  # after one, the next attempt is made at once again
 _PRUNE_INTERVAL_S = 3600.0
@@ -360,7 +361,8 @@ class _Session:
                 group.create_task(self._write(), name="write")
                 group.create_task(self._beat(), name="heartbeat")
                 group.create_task(self._deliver(), name="deliver")
-                group.create_task(self._take_tasks(), name="tasks")
+                for _ in range(_TASKS_AT_ONCE):
+                    group.create_task(self._take_tasks(), name="tasks")
                 group.create_task(self._handle_controls(), name="controls")
                 await self._read()
         except BaseExceptionGroup as errors:

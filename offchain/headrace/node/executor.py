@@ -36,23 +36,18 @@ from headrace.core.typed_data import (
 )
 from headrace.core.types import ZERO_ADDRESS, Address, Hash32, Mode, Price, Request, Result
 from headrace.node.attester import Attester
+from headrace.node.context import ContextCheck
 from headrace.node.journal import NodeJournal
 from headrace.node.options import NodeOptions, OfferedModel
 from headrace.node.prompt import read_prompt, result_content
+from headrace.node.refusing import TaskRefused
 from headrace.ports import Backend, Clock, Generation, Signer
 
 log = structlog.get_logger(__name__)
 
 _REMEMBERED_TIMES = 32
 _COMPLEXITY_7B_MILLI = 1_000
-
-
-class _Refuse(Exception):
-    """A task is refused; nothing went wrong."""
-
-    def __init__(self, reason: RefusalReason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+_FAILURES_OF_A_SERVER = 3  # of as many requests in a row: one alone may be made to fail by its prompt
 
 
 class Executor:
@@ -104,8 +99,12 @@ class Executor:
         self._running: dict[Hash32, asyncio.Task[None]] = {}
         # Held while the round of an answer is looked up and the answer fixed for it, or the round changed.
         self._turn = asyncio.Lock()
+        # Held from the last look at what the node is at until its word is in the journal.
+        self._taking = asyncio.Lock()
+        self._context = ContextCheck(backend, options.context_tokens, options.count_timeout_s)
         self._stopping = False
         self._backend_up = True
+        self._failed_in_a_row: set[Hash32] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -143,6 +142,7 @@ class Executor:
         """Note what a probe found."""
         if up != self._backend_up:
             self._backend_up = up
+            self._failed_in_a_row.clear()
             self._on_load()
 
     # Life
@@ -180,31 +180,48 @@ class Executor:
     # Tasks
 
     async def take(self, task: Task, relayer: Address, reply: Callable[[Accept | Refusal], None]) -> None:
-        """Answer a task, and begin it if the answer is yes. Calls must not overlap.
+        """Answer a task, and begin it if the answer is yes. Calls may overlap: what only others know is asked for many
+        at once, and the word is given to one at a time.
 
         Args:
             task: what came over the link.
             relayer: who is at the other end of the link.
             reply: takes the answer; it is given before the computation starts.
         """
+        try:
+            await self._ask_around(task, relayer)
+            async with self._taking:
+                await self._give_word(task, relayer, reply)
+        except TaskRefused as refused:
+            async with self._taking:
+                await self._refuse(task, refused, reply)
+
+    async def _ask_around(self, task: Task, relayer: Address) -> None:
+        """What only others can tell of a task that is new, after all that the node knows by itself."""
+        entry = await self._journal.entry(task.assignment.request_id)
+        if not _is_promised(entry):
+            self._check(task, relayer)
+            await self._context.require_fit(task.model_name, read_prompt(task.prompt, task.request.max_output_tokens))
+
+    async def _give_word(self, task: Task, relayer: Address, reply: Callable[[Accept | Refusal], None]) -> None:
         identity = task.assignment.request_id
         entry = await self._journal.entry(identity)
-        try:
-            if entry is not None and (entry.result is not None or entry.state is TaskState.ACCEPTED):
-                await self._repeat(task, relayer, entry, reply)
-                return
-            self._check(task, relayer)
-        except _Refuse as refuse:
-            log.info("task_refused", requestId=identity, reason=refuse.reason, message=str(refuse))
-            if entry is None or (entry.result is None and entry.state is not TaskState.ACCEPTED):
-                await self._journal.put(self._entry(task, TaskState.REFUSED, b"", f"{refuse.reason}: {refuse}"))
-            reply(Refusal(identity, task.assignment.round, refuse.reason, str(refuse)))
+        if entry is not None and _is_promised(entry):
+            await self._repeat(task, relayer, entry, reply)
             return
+        self._check(task, relayer)  # again: asking took time
         entry = self._entry(task, TaskState.ACCEPTED, self._promise(task), "")
         await self._journal.put(entry)
         log.info("task_accepted", requestId=identity, round=entry.round, model=task.model_name)
         reply(Accept(identity, entry.round, entry.accept_signature))
         self._begin(task, entry)
+
+    async def _refuse(self, task: Task, refused: TaskRefused, reply: Callable[[Accept | Refusal], None]) -> None:
+        identity, reason = task.assignment.request_id, refused.reason
+        log.info("task_refused", requestId=identity, reason=reason, message=str(refused))
+        if not _is_promised(await self._journal.entry(identity)):
+            await self._journal.put(self._entry(task, TaskState.REFUSED, b"", f"{reason}: {refused}"))
+        reply(Refusal(identity, task.assignment.round, reason, str(refused)))
 
     def _promise(self, task: Task) -> bytes:
         word = task.assignment
@@ -216,9 +233,11 @@ class Executor:
     ) -> None:
         """The same task again: the same word again, and the same answer if it is there."""
         if entry.task == "":
-            raise _Refuse(RefusalReason.BAD_ASSIGNMENT, "it was answered long ago, and the answer is not kept any more")
+            raise TaskRefused(
+                RefusalReason.BAD_ASSIGNMENT, "it was answered long ago, and the answer is not kept any more"
+            )
         if entry.state is TaskState.FAILED:
-            raise _Refuse(RefusalReason.BAD_ASSIGNMENT, f"its answer was rejected: {entry.detail}")
+            raise TaskRefused(RefusalReason.BAD_ASSIGNMENT, f"its answer was rejected: {entry.detail}")
         if read_task(entry.task).assignment != task.assignment:
             entry = await self._move_to_newer_round(task, relayer, entry)
         reply(Accept(entry.request_id, entry.round, entry.accept_signature))
@@ -237,14 +256,14 @@ class Executor:
         before, word = read_task(entry.task).assignment, task.assignment
         is_newer = word.round > before.round and word.relayer == before.relayer
         if task.request.mode is not Mode.QUORUM or not is_newer:
-            raise _Refuse(
+            raise TaskRefused(
                 RefusalReason.BAD_ASSIGNMENT, f"the node has this request already, from round {entry.round}, as another"
             )
         self._check_assignment(task, relayer)
         self._check_prompt(task)
         self._check_price(task, self._model_of(task))
         if self._left_s(task) <= 0:
-            raise _Refuse(RefusalReason.DEADLINE_INFEASIBLE, "its deadline has passed")
+            raise TaskRefused(RefusalReason.DEADLINE_INFEASIBLE, "its deadline has passed")
         frame, promise, now_ms = encode(TaskMessage.of(task)), self._promise(task), self._clock.now_ms()
         try:
             async with self._turn:
@@ -252,7 +271,7 @@ class Executor:
                     entry.request_id, word.round, frame, promise, word.reward_wei, now_ms
                 )
         except IllegalTransition as exc:
-            raise _Refuse(RefusalReason.BACKEND_FAILED, f"its computation ended without an answer: {exc}") from None
+            raise TaskRefused(RefusalReason.BACKEND_FAILED, f"its computation ended without an answer: {exc}") from None
         log.info("task_listed_again", requestId=entry.request_id, round=word.round, before=before.round)
         return moved
 
@@ -264,33 +283,33 @@ class Executor:
 
     def _check(self, task: Task, relayer: Address) -> None:
         if self._stopping:
-            raise _Refuse(RefusalReason.SHUTTING_DOWN, "the node is shutting down")
+            raise TaskRefused(RefusalReason.SHUTTING_DOWN, "the node is shutting down")
         self._check_assignment(task, relayer)
         model = self._model_of(task)
         self._check_prompt(task)
         self._check_price(task, model)
         if not self._backend_up or model.name not in self._backend.model_names:
-            raise _Refuse(RefusalReason.BACKEND_UNAVAILABLE, "the model server does not answer")
+            raise TaskRefused(RefusalReason.BACKEND_UNAVAILABLE, "the model server does not answer")
         times_ms = self._times_ms.get(model.model_id)
         expected_ms = round(median(times_ms)) if times_ms else 0
         if self._left_s(task) * 1000 <= expected_ms:
-            raise _Refuse(
+            raise TaskRefused(
                 RefusalReason.DEADLINE_INFEASIBLE,
                 f"{max(0.0, self._left_s(task)):.1f} s are left, and it takes about {expected_ms / 1000:.1f} s",
             )
         if self.in_flight >= self._options.max_in_flight:
-            raise _Refuse(RefusalReason.BUSY, f"the node computes {self.in_flight} tasks, its most")
+            raise TaskRefused(RefusalReason.BUSY, f"the node computes {self.in_flight} tasks, its most")
 
     def _model_of(self, task: Task) -> OfferedModel:
         model = self._models.get(task.request.model_id)
         if model is None or model.name != task.model_name:
-            raise _Refuse(RefusalReason.UNKNOWN_MODEL, f"the node does not serve {task.model_name}")
+            raise TaskRefused(RefusalReason.UNKNOWN_MODEL, f"the node does not serve {task.model_name}")
         return model
 
     def _check_price(self, task: Task, model: OfferedModel) -> None:
         price_wei = reward_wei(self._prices[model.model_id], task.request.prompt_bytes, task.request.max_output_tokens)
         if task.assignment.reward_wei < price_wei:
-            raise _Refuse(
+            raise TaskRefused(
                 RefusalReason.REWARD_TOO_LOW,
                 f"the reward is {task.assignment.reward_wei} wei, and the node asks for {price_wei}",
             )
@@ -321,22 +340,22 @@ class Executor:
             except InvalidInput as exc:
                 problem = str(exc)
         if problem:
-            raise _Refuse(RefusalReason.BAD_ASSIGNMENT, problem)
+            raise TaskRefused(RefusalReason.BAD_ASSIGNMENT, problem)
 
     def _check_prompt(self, task: Task) -> None:
         if len(task.prompt) != task.request.prompt_bytes:
-            raise _Refuse(
+            raise TaskRefused(
                 RefusalReason.BAD_PROMPT,
                 f"the prompt has {len(task.prompt)} bytes, the request says {task.request.prompt_bytes}",
             )
         if hash_payload(task.prompt) != task.request.prompt_hash:
-            raise _Refuse(RefusalReason.BAD_PROMPT, "the prompt does not have the hash that the request names")
+            raise TaskRefused(RefusalReason.BAD_PROMPT, "the prompt does not have the hash that the request names")
         try:
             read_prompt(task.prompt, task.request.max_output_tokens)
         except InvalidInput as exc:
-            raise _Refuse(RefusalReason.BAD_PROMPT, str(exc)) from None
+            raise TaskRefused(RefusalReason.BAD_PROMPT, str(exc)) from None
         if task.request.mode is Mode.QUORUM and (why := why_not_deterministic(content_of(task.prompt))):
-            raise _Refuse(RefusalReason.BAD_PROMPT, f"a quorum cannot agree on its answer: {why}")
+            raise TaskRefused(RefusalReason.BAD_PROMPT, f"a quorum cannot agree on its answer: {why}")
 
     # Computing
 
@@ -363,7 +382,7 @@ class Executor:
             except TimeoutError:
                 await self._give_up(entry, RefusalReason.DEADLINE_INFEASIBLE, "it was not computed by the deadline")
             except BackendUnavailable as exc:
-                self.set_backend_up(False)
+                await self._note_failure(entry.request_id)
                 await self._give_up(entry, RefusalReason.BACKEND_UNAVAILABLE, str(exc))
             except InvalidInput as exc:
                 await self._give_up(entry, RefusalReason.BACKEND_FAILED, str(exc))
@@ -375,10 +394,24 @@ class Executor:
                 log.exception("task_broke")
                 await self._give_up(entry, RefusalReason.BACKEND_FAILED, f"{type(exc).__name__} in the node")
 
+    async def _note_failure(self, identity: Hash32) -> None:
+        """One request that fails says little of the server, which others' prompts may be made for; several do, and a
+        server that does not answer a check."""
+        self._failed_in_a_row.add(identity)
+        if len(self._failed_in_a_row) >= _FAILURES_OF_A_SERVER:
+            self.set_backend_up(False)
+            return
+        try:
+            await self._backend.check()
+        except BackendUnavailable as exc:
+            log.error("backend_down", error=str(exc))
+            self.set_backend_up(False)
+
     async def _answer(self, task: Task, entry: JournalEntry) -> None:
         prompt = read_prompt(task.prompt, task.request.max_output_tokens)
         async with asyncio.timeout(max(0.0, self._left_s(task))):
             generation = await self._backend.generate(task.model_name, prompt.body, prompt.max_output_tokens)
+        self._failed_in_a_row.clear()
         self.set_backend_up(True)
         content = result_content(
             prompt, generation, required_answer_bytes(task.request) or MAX_PAYLOAD_BYTES - OVERHEAD_BYTES
@@ -503,3 +536,8 @@ class Executor:
 
     def _left_s(self, task: Task) -> float:
         return task.assignment.deadline_s - self._clock.now_ms() / 1000
+
+
+def _is_promised(entry: JournalEntry | None) -> bool:
+    """Whether the node has given its word on a request, and not taken it back."""
+    return entry is not None and (entry.result is not None or entry.state is TaskState.ACCEPTED)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from headrace.core.types import Address, Hash32, Price
 
@@ -27,6 +28,10 @@ class NodeOptions:
     models: tuple[OfferedModel, ...]
     relayer: Address | None = None
     max_in_flight: int = 1
+    context_tokens: Mapping[str, int] = field(
+        default_factory=dict
+    )  # of one request, by model name; the operator's word
+    count_timeout_s: float = 2.0  # for the tokens of a prompt
     region: str = "local"
     initial_latency_ms: int = 1_000  # of a 7B-class answer, said until one was measured
     heartbeat_interval_s: float = 2.0
