@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +14,7 @@ from ape.cli import ConnectedProviderCommand
 from ape.cli.options import NETWORK_META_KEY
 from ape.exceptions import ApeException, NetworkMismatchError, ProviderNotConnectedError
 from ape.logging import CLICK_ECHO_KWARGS
-from eth_utils import from_wei, to_wei
+from eth_utils import from_wei
 from requests.exceptions import RequestException
 from web3 import Web3
 from web3.exceptions import Web3Exception
@@ -76,16 +75,60 @@ def chain_of(provider: ProviderAPI) -> ChainHandle:
     return ChainHandle(provider.web3, chain_id, is_local)
 
 
-class EtherAmount(click.ParamType):
-    """An amount in ETH on the command line, in wei in the code."""
+class Amount(click.ParamType):
+    """An amount on the command line, in wei in the code.
 
-    name = "eth"
+    Args:
+        bare: the unit of a number without one.
+        example: of an amount that fits.
+        most_wei: the most that it can be.
+    """
+
+    name = "amount"
+
+    def __init__(self, bare: str, example: str, most_wei: int) -> None:
+        self._bare, self._example, self._most_wei = bare, example, most_wei
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        # Only now: it brings the whole command line along.
+        from headrace.cli.amounts import parse_wei
+        from headrace.core.errors import InvalidInput
+
+        text = str(value).strip()
+        is_bare = text[-1:].isdecimal()
         try:
-            return value if isinstance(value, int) else to_wei(Decimal(value), "ether")
-        except (InvalidOperation, ValueError):
-            self.fail(f"{value} is not an amount of ETH.", param, ctx)
+            wei = parse_wei(f"{text}{self._bare}" if is_bare else text, "it")
+        except InvalidInput:
+            self.fail(f"{value!r} is no amount of whole wei: write one such as {self._example}.", param, ctx)
+        if wei > self._most_wei:
+            meant = f"; without a unit it is in {self._bare}" if is_bare else ""
+            self.fail(f"{value} is more than it can be{meant}: write one such as {self._example}.", param, ctx)
+        return wei
+
+
+# Of stake and bond. More ETH than there is was meant in wei.
+STAKE = Amount("eth", "1eth or 500000000gwei", 10**9 * 10**18)
+# As the contract holds it.
+PRICE = Amount("wei", "20000gwei or 20000000000000wei", 2**80 - 1)
+
+
+class HttpUrl(click.ParamType):
+    """Where something is served on the web."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not _is_http(text):
+            self.fail(
+                f"{text!r} is no address of an API: write http:// or https:// with a host, such as "
+                "https://relayer.example.",
+                param,
+                ctx,
+            )
+        return text
 
 
 def deployments_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,6 +175,18 @@ def password(variable: str) -> str:
         return os.environ[variable]
     except KeyError:
         raise Failure(f"Set {variable} to the password of the keystore.") from None
+
+
+def _is_http(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # raises for one that is no port
+    except ValueError:
+        return False
+    is_plain = text.isascii() and text.isprintable() and " " not in text
+    return (
+        is_plain and parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
+    )
 
 
 def _url_of(ctx: click.Context) -> str | None:

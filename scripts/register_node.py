@@ -14,9 +14,10 @@ from eth_utils import is_address, to_checksum_address
 
 from scripts._abi import load_abi
 from scripts._chain import (
+    PRICE,
+    STAKE,
     ChainCommand,
     ChainHandle,
-    EtherAmount,
     chain_of,
     deployments_option,
     ether,
@@ -29,8 +30,6 @@ from scripts._deployments import Deployment, load_live
 from scripts._errors import Failure
 from scripts._signers import signer_of
 from scripts._transactions import Call, Sender
-
-_PRICE = click.IntRange(min=0, max=2**80 - 1)
 
 
 @dataclass(frozen=True)
@@ -59,23 +58,26 @@ class Offer:
 @click.option("--key-signature", help="The key's signature over RegisterNode(key, owner), with --key.")
 @click.option("--owner", help="Ape account that owns the node [env: HEADRACE_OWNER_PRIVATE_KEY holds a key instead].")
 @test_account_option
-@click.option("--stake", type=EtherAmount(), help="Stake in ETH; added to where there is less [default: the least].")
+@click.option(
+    "--stake",
+    type=STAKE,
+    help="Stake, such as 1.5eth (without a unit: ETH); added to where there is less [default: the least].",
+)
 @click.option("--model", "models", multiple=True, metavar="NAME", help="A model to offer; may be repeated.")
 @click.option(
     "--price-per-prompt-kib",
     "kib_prices",
-    type=_PRICE,
+    type=PRICE,
     multiple=True,
-    metavar="WEI",
-    help="Per started KiB of prompt: once for all models, or once for each.",
+    help="Per started KiB of prompt, such as 20000gwei (without a unit: wei): once for all models, or once for each.",
 )
 @click.option(
     "--price-per-thousand-tokens",
     "token_prices",
-    type=_PRICE,
+    type=PRICE,
     multiple=True,
-    metavar="WEI",
-    help="Per started thousand output tokens: once for all models, or once for each.",
+    help="Per started thousand output tokens, such as 200000gwei (without a unit: wei): once for all models, or once "
+    "for each.",
 )
 @click.option("--metadata-uri", default="", help="Where the node describes itself; read at registration only.")
 @deployments_option

@@ -10,8 +10,9 @@ from eth_utils import to_checksum_address
 
 from scripts._abi import load_abi
 from scripts._chain import (
+    STAKE,
     ChainCommand,
-    EtherAmount,
+    HttpUrl,
     chain_of,
     deployments_option,
     ether,
@@ -29,8 +30,18 @@ from scripts._transactions import Call
 @network_option()
 @click.option("--relayer", help="Ape account of the relayer [env: HEADRACE_RELAYER_PRIVATE_KEY holds a key instead].")
 @test_account_option
-@click.option("--bond", type=EtherAmount(), help="Bond in ETH; added to where there is less [default: the least].")
-@click.option("--endpoint", required=True, metavar="URL", help="Where the relayer's API is served.")
+@click.option(
+    "--bond",
+    type=STAKE,
+    help="Bond, such as 1.5eth (without a unit: ETH); added to where there is less [default: the least].",
+)
+@click.option(
+    "--endpoint",
+    required=True,
+    type=HttpUrl(),
+    metavar="URL",
+    help="Where the relayer's API is served, such as https://relayer.example.",
+)
 @deployments_option
 @json_option
 def cli(
