@@ -77,7 +77,13 @@ test-python: setup ## the tests of the Python package
 test-fast: setup ## the pure core only, in seconds
 	@$(PYTEST) -q tests/core $(ARGS)
 
+# solc and Slither keep one core busy, mypy the other.
 check: setup ## formatting, lint, types, import rules, compiler warnings, contract sizes, Slither
+	@mkdir -p .build; $(MAKE) check-contracts > .build/check.log 2>&1 & contracts=$$!; \
+	    $(MAKE) check-python; python=$$?; wait $$contracts; contracts=$$?; cat .build/check.log; \
+	    [ $$python -eq 0 ] && [ $$contracts -eq 0 ]
+
+check-python: setup ## formatting, lint, types and import rules of the Python code
 	@echo '── ruff'
 	@ruff format --check
 	@ruff check
@@ -85,6 +91,8 @@ check: setup ## formatting, lint, types, import rules, compiler warnings, contra
 	@mypy
 	@echo '── import-linter'
 	@lint-imports --no-logo
+
+check-contracts: setup ## formatting, compiler warnings, sizes and Slither
 	@echo '── forge fmt'
 	@$(FORGE) fmt --check
 	@echo '── solc, warnings as errors'

@@ -99,7 +99,7 @@ contract Faults is IFaults {
         _require(paid.round == absence.record.round, "another round");
         _requireAbsent(paid.relayer, requestId, paid.nodes[nodeIndex], absence);
         // The requester paid a node that was not chosen for it by the policy.
-        _punishRelayer(Fault.UNDECIDED, paid.relayer, requestId, request.requester, uint80(request.amounts));
+        _punishRelayer(Fault.UNDECIDED, paid.relayer, requestId, address(0), request.requester, uint80(request.amounts));
     }
 
     function proveAssignedUndecided(
@@ -146,9 +146,11 @@ contract Faults is IFaults {
             _require(first.decision.supersedesRound != early && second.decision.supersedesRound != early, "superseded");
         } else {
             _require(early < late, "not in order");
-            _require(second.decision.supersedesRound < early, "superseded");
+            // Nothing supersedes what is yet to come, which would excuse any number of assignments.
+            uint64 superseded = second.decision.supersedesRound;
+            _require(superseded < early || superseded > late, "superseded");
         }
-        _punishRelayer(Fault.DOUBLE_ASSIGNMENT, relayer, requestId, address(0), 0);
+        _punishRelayer(Fault.DOUBLE_ASSIGNMENT, relayer, requestId, address(0), address(0), 0);
     }
 
     function proveReleasedAssignment(Request calldata request, Assignment calldata assignment, bytes calldata signature)
@@ -164,14 +166,15 @@ contract Faults is IFaults {
         bytes32 requestId = request.idOfCalldata(address(MARKET));
         _requireAssigned(request.relayer, requestId, assigned);
         _require(MARKET.wordOf(requestId) == WordLib.cancelled(requestId), "not released");
-        address payee = STAKES.payeeOf(assigned.decision.node, address(MARKET));
-        _punishRelayer(Fault.RELEASED, request.relayer, requestId, payee, assigned.decision.reward);
+        address node = assigned.decision.node;
+        address payee = STAKES.payeeOf(node, address(MARKET));
+        _punishRelayer(Fault.RELEASED, request.relayer, requestId, node, payee, assigned.decision.reward);
     }
 
     /* VIEWS */
 
-    function isProven(Fault fault, address culprit, bytes32 requestId) external view returns (bool) {
-        return _proven[_keyOf(fault, culprit, requestId)];
+    function isProven(Fault fault, address culprit, bytes32 requestId, address node) external view returns (bool) {
+        return _proven[_keyOf(fault, culprit, requestId, node)];
     }
 
     function bountyOf(Fault fault) external view returns (uint256) {
@@ -281,36 +284,46 @@ contract Faults is IFaults {
 
     function _punishNode(Fault fault, address key, bytes32 requestId, address victim, uint256 loss) private {
         // All keys of a node are one culprit.
-        _once(fault, STAKES.canonicalNodeOf(key), requestId);
+        _once(fault, STAKES.canonicalNodeOf(key), requestId, address(0));
         uint256 slashed = STAKES.slashNode(key, address(MARKET), _amountOf(fault), fault == Fault.MISSED);
-        _share(fault, key, requestId, slashed, victim, loss);
+        _share(fault, key, requestId, address(0), slashed, victim, loss);
     }
 
-    function _punishRelayer(Fault fault, address relayer, bytes32 requestId, address victim, uint256 loss) private {
-        _once(fault, relayer, requestId);
+    /// @param node The one that it was done to: each is its own fault. With one for all, a relayer that is found out would
+    /// prove its fault against a node of its own first, and the others would get nothing. 0 = the request itself.
+    function _punishRelayer(Fault fault, address relayer, bytes32 requestId, address node, address victim, uint256 loss)
+        private
+    {
+        _once(fault, relayer, requestId, node);
         uint256 slashed = STAKES.slashRelayer(relayer, _amountOf(fault));
-        _share(fault, relayer, requestId, slashed, victim, loss);
+        _share(fault, relayer, requestId, node, slashed, victim, loss);
     }
 
     function _punishRelayerForNode(Fault fault, bytes32 requestId, Assignment calldata assignment) private {
         address payee = STAKES.payeeOf(assignment.node, address(MARKET));
-        _punishRelayer(fault, assignment.relayer, requestId, payee, assignment.reward);
+        _punishRelayer(fault, assignment.relayer, requestId, assignment.node, payee, assignment.reward);
     }
 
-    function _once(Fault fault, address culprit, bytes32 requestId) private {
-        bytes32 key = _keyOf(fault, culprit, requestId);
-        if (_proven[key]) revert AlreadyProven(fault, culprit, requestId);
+    function _once(Fault fault, address culprit, bytes32 requestId, address node) private {
+        bytes32 key = _keyOf(fault, culprit, requestId, node);
+        if (_proven[key]) revert AlreadyProven(fault, culprit, requestId, node);
         _proven[key] = true;
     }
 
     /// At least half is burnt: else a culprit that is its own victim would have its stake back before its time.
     /// @param victim 0 = nobody in particular.
-    function _share(Fault fault, address culprit, bytes32 requestId, uint256 slashed, address victim, uint256 loss)
-        private
-    {
+    function _share(
+        Fault fault,
+        address culprit,
+        bytes32 requestId,
+        address node,
+        uint256 slashed,
+        address victim,
+        uint256 loss
+    ) private {
         uint256 bounty = _bounty(slashed);
         uint256 compensation = victim == address(0) ? 0 : Math.min(loss, slashed / 2 - bounty);
-        emit FaultProven(fault, culprit, requestId, msg.sender, slashed, bounty, victim, compensation);
+        emit FaultProven(fault, culprit, requestId, node, msg.sender, slashed, bounty, victim, compensation);
         if (bounty != 0) MARKET.deposit{value: bounty}(msg.sender);
         if (compensation != 0) MARKET.deposit{value: compensation}(victim);
         uint256 rest = slashed - bounty - compensation;
@@ -328,7 +341,7 @@ contract Faults is IFaults {
         return fault == Fault.EQUIVOCATION ? EQUIVOCATION_WEI : RELAYER_WEI;
     }
 
-    function _keyOf(Fault fault, address culprit, bytes32 requestId) private pure returns (bytes32) {
-        return keccak256(abi.encode(fault, culprit, requestId));
+    function _keyOf(Fault fault, address culprit, bytes32 requestId, address node) private pure returns (bytes32) {
+        return keccak256(abi.encode(fault, culprit, requestId, node));
     }
 }

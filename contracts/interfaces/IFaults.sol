@@ -5,7 +5,7 @@ import {Assignment, Decision, Request, ResultRef, RoundRecord} from "../Types.so
 
 /// @title Proofs of what nodes and relayers did wrong, and what each costs them.
 /// @notice Every fault is proven by the culprit's own signature or record against the chain. Anyone may prove one; each is
-/// punished once, by a fixed amount and never beyond what is staked. Whoever proves it is paid a tenth and the gas, a victim
+/// punished once (a relayer's once for each node that it wronged), by a fixed amount and never beyond what is staked. Whoever proves it is paid a tenth and the gas, a victim
 /// its loss, both together at most half of it, and the rest is burnt.
 interface IFaults {
     enum Fault {
@@ -56,6 +56,7 @@ interface IFaults {
         Fault indexed fault,
         address indexed culprit,
         bytes32 indexed requestId,
+        address node, // see isProven
         address reporter,
         uint256 slashed,
         uint256 bounty,
@@ -63,7 +64,7 @@ interface IFaults {
         uint256 compensation
     );
 
-    error AlreadyProven(Fault fault, address culprit, bytes32 requestId);
+    error AlreadyProven(Fault fault, address culprit, bytes32 requestId, address node);
     /// @notice What was shown does not prove the fault; `reason` names the first thing that does not hold.
     error NotProven(bytes32 reason);
 
@@ -119,7 +120,9 @@ interface IFaults {
     /// @notice A request that was cancelled on its relayer's release, and the relayer's recorded assignment of it.
     function proveReleasedDecision(Request calldata request, ProvenDecision calldata assigned) external;
 
-    function isProven(Fault fault, address culprit, bytes32 requestId) external view returns (bool);
+    /// @param node Of a relayer's fault the assigned node that it was done to; 0 for a double assignment, for pay without a
+    /// decision, and for a node's fault.
+    function isProven(Fault fault, address culprit, bytes32 requestId, address node) external view returns (bool);
     /// @notice Wei that the next proof of a fault would pay its reporter, at the call's gas price.
     function bountyOf(Fault fault) external view returns (uint256);
 }

@@ -83,6 +83,8 @@ interface IInferenceMarket {
     error CallbackFailedAgain(bytes32 requestId, bytes4 reason);
     error BalanceShort(address account, uint256 required, uint256 available);
     error TransferFailed(address to, uint256 amount);
+    /// @notice Only the account itself may have its credit paid out.
+    error NotAccount(address caller, address account);
     error NothingSent();
     /// @notice Stake must stay longer than any request that was open when its owner began to take it out.
     error UnbondDelayTooShort(uint256 delay, uint256 least);
@@ -152,7 +154,8 @@ interface IInferenceMarket {
 
     function deposit(address account) external payable;
 
-    /// @notice Pays `amount` of the account's credit to the account itself. Anyone may.
+    /// @notice Pays `amount` of the account's credit to the account itself. Of a contract's, which may have no call for it,
+    /// anyone may; of an account that can call for itself only it: others could void what it signed to pay from its credit.
     function withdraw(address account, uint256 amount) external;
 
     /// @notice Pays `amount` of the caller's credit to `to`.

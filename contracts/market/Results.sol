@@ -276,7 +276,10 @@ abstract contract Results is Callbacks {
         returns (bool ok)
     {
         bool isInline = RequestLib.isInline(terms);
-        if (result.length == 0) return !isInline || RequestLib.callbackGasOf(terms) == 0;
+        // An answer may have no bytes, and then these are all.
+        if (result.length == 0 && (!isInline || resultHash != keccak256(""))) {
+            return !isInline || RequestLib.callbackGasOf(terms) == 0;
+        }
         if (!isInline) return false;
         bytes32 topic = ResultDelivered.selector;
         // emit ResultDelivered(requestId, result), with one copy of the bytes for the hash and the log.

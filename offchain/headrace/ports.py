@@ -874,11 +874,15 @@ class NotedResult:
 
 @dataclass(frozen=True, slots=True)
 class StoredFault:
-    """A fault with the call that proves it. `culprit` is a node's signing key, or a relayer."""
+    """A fault with the call that proves it.
+
+    `culprit` is a node's signing key, or a relayer; `node` whom a relayer's fault was done to, or the zero address.
+    """
 
     fault: Fault
     culprit: Address
     request_id: Hash32
+    node: Address
     round: int
     call: Call
     state: str  # found, sent, proven, refused
@@ -959,7 +963,7 @@ class FaultChain(Chain, Protocol):
         """The stake or bond that a culprit has left, unbonding or not."""
         ...
 
-    async def is_proven(self, fault: Fault, culprit: Address, request_id: Hash32, at_block: int) -> bool:
+    async def is_proven(self, fault: Fault, culprit: Address, request_id: Hash32, node: Address, at_block: int) -> bool:
         """Whether a fault was proven as of a block, by whichever key of the node."""
         ...
 

@@ -10,7 +10,17 @@ from headrace.adapters.sql.store import SqlStore
 from headrace.core.envelope import hash_payload
 from headrace.core.faults import Fault
 from headrace.core.lifecycle import Cause
-from headrace.core.types import ZERO_HASH, Decision, DecisionKind, Hash32, Reason, Result, RoundRecord, Status
+from headrace.core.types import (
+    ZERO_ADDRESS,
+    ZERO_HASH,
+    Decision,
+    DecisionKind,
+    Hash32,
+    Reason,
+    Result,
+    RoundRecord,
+    Status,
+)
 from headrace.ports import Call, NotedResult, StoredFault
 from tests.adapters.steps import ANSWER, NOW_MS, assign, deliver, follow, post, signed
 from tests.fakes import NODE, RELAYER, FakeChain
@@ -27,7 +37,17 @@ def noted(request_id: Hash32, answer: bytes, node: str = NODE, round_: int = 1) 
 
 def fault(request_id: Hash32 = ID, **changes: object) -> StoredFault:
     made = StoredFault(
-        Fault.MISSED, NODE, request_id, 3, Call(RELAYER, b"data"), "found", "", ZERO_HASH, NOW_MS, tried_at_ms=0
+        Fault.MISSED,
+        NODE,
+        request_id,
+        ZERO_ADDRESS,
+        3,
+        Call(RELAYER, b"data"),
+        "found",
+        "",
+        ZERO_HASH,
+        NOW_MS,
+        tried_at_ms=0,
     )
     return replace(made, **changes)
 

@@ -235,7 +235,7 @@ async def test_prove__what_was_found__is_punished_and_paid(
     bench: Bench, way: Callable[[Bench], Awaitable[FoundFault]]
 ) -> None:
     found, chain = await way(bench), bench.chain
-    key = (found.fault, found.culprit, found.request_id)
+    key = (found.fault, found.culprit, found.request_id, found.node)
     reporter = bench.anvil.accounts[REPORTER]
     head = (await chain.head()).number
     held_wei, credit_wei = await chain.held_wei(found.fault, found.culprit), await chain.credit_wei(reporter)
@@ -248,6 +248,7 @@ async def test_prove__what_was_found__is_punished_and_paid(
     assert taken == terms.amount_wei(found.fault)
     (event,) = [each for each in receipt.events if each.name == "FaultProven"]
     assert (event.args["fault"], event.args["culprit"]) == (found.fault, found.culprit)
+    assert event.args["node"] == found.node
     price = GasQuote(0, receipt.effective_gas_price_wei)
     assert event.args["bounty"] == bounty_wei(replace(terms, tip_cap_wei=10**12), found.fault, held_wei, price)
     assert receipt.gas_used < terms.proof_gas
@@ -286,7 +287,7 @@ async def test_is_proven__another_key_of_the_node__is_the_same_culprit(bench: Be
     found = await equivocated(bench)
     await bench.send(bench.chain.prove_call(found), REPORTER)
     head = (await bench.chain.head()).number
-    assert await bench.chain.is_proven(Fault.EQUIVOCATION, new.lower(), bench.id, head)
+    assert await bench.chain.is_proven(Fault.EQUIVOCATION, new.lower(), bench.id, ZERO_ADDRESS, head)
 
 
 async def test_submitted__settlement__has_what_the_node_signed(bench: Bench) -> None:

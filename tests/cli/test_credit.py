@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
+import pytest
+from eth_account import Account
+
+import headrace.cli
+from headrace import wiring
 from headrace.core.calls import deposit_data, raise_priority_fee_data, withdraw_data, withdraw_to_data
 from headrace.ports import CallOutcome
 from tests.api.world import REQUESTER_SIGNER
@@ -11,7 +16,17 @@ from tests.cli.conftest import Desk
 
 OWN = REQUESTER_SIGNER.address
 OTHER = "0x" + "c5" * 20
+OWNERS_KEY = "0x" + "0e" * 32
 ID = "0x" + "aa" * 32
+
+
+def refuse(desk: Desk, monkeypatch: pytest.MonkeyPatch, error: str) -> None:
+    """Have the market revert with this error."""
+
+    async def simulate(*_: object) -> list[CallOutcome]:
+        return [CallOutcome(False, 0, (), error)]
+
+    monkeypatch.setattr(desk.relayer.chain, "simulate", simulate)
 
 
 def test_show__own_or_anothers__needs_the_chain_only(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,6 +53,30 @@ def test_withdraw__sends_what_was_asked(desk: Desk, arguments: tuple[str, ...], 
     assert desk.run("credit", "withdraw", *arguments) == 0, desk.error
     assert data in desk.relayer.chain.sent[-1]
     assert "changed in   0x" in desk.out
+
+
+def test_withdraw__owners_key__pays_the_owners_credit(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = Account.from_key(OWNERS_KEY).address.lower()
+    monkeypatch.setenv("HEADRACE_OWNER_PRIVATE_KEY", OWNERS_KEY)
+    real = headrace.cli.make_session
+    monkeypatch.setattr(
+        headrace.cli, "make_session", lambda settings: replace(real(settings), open_signer=wiring.open_signer)
+    )
+    desk.relayer.chain.credits.update({OWN: 10**15, owner: 7})
+    assert desk.run("credit", "withdraw", "--key", "owner") == 0, desk.error
+    raw = desk.relayer.chain.sent[-1]
+    assert withdraw_data(owner, 7) in raw
+    assert Account.recover_transaction(raw).lower() == owner
+
+
+def test_withdraw__of_an_account_that_can_call__says_whose_key_is_wanted(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.relayer.chain.credits[OTHER] = 7
+    refuse(desk, monkeypatch, f"NotAccount(caller={OWN}, account={OTHER})")
+    refusal = desk.refusal("credit", "withdraw", "--account", OTHER)
+    assert f"Only {OTHER} itself can have its credit paid out" in refusal
+    assert "--key" in refusal
 
 
 def test_withdraw__nothing_there__is_refused(desk: Desk) -> None:
@@ -82,9 +121,6 @@ def test_raise__sends_the_fee(desk: Desk) -> None:
     ],
 )
 def test_raise__market_refuses__says_why(desk: Desk, monkeypatch: pytest.MonkeyPatch, error: str, words: str) -> None:
-    async def simulate(*_: object) -> list[CallOutcome]:
-        return [CallOutcome(False, 0, (), error)]
-
-    monkeypatch.setattr(desk.relayer.chain, "simulate", simulate)
+    refuse(desk, monkeypatch, error)
     assert words in desk.refusal("request", "raise", ID, "--priority-fee", "5")
     assert desk.relayer.chain.sent == []

@@ -11,7 +11,7 @@ from headrace.client import ChainSender
 from headrace.client.watching import PATIENCE_MS, ApiWords, SingleProofs
 from headrace.core.errors import Refused, Unavailable
 from headrace.core.faults import Fault, SignedAccept
-from headrace.core.types import ZERO_HASH, Assignment, Decision, DecisionKind, Reason, RoundRecord
+from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Assignment, Decision, DecisionKind, Reason, RoundRecord
 from headrace.ports import Call, CallOutcome, StoredAssignment, StoredFault, StoredRound
 from tests.api.world import NODE_SIGNER, RELAYER_SIGNER
 from tests.client.conftest import World
@@ -115,7 +115,9 @@ async def no_sleep(_: float) -> None:
 
 def fault(chain: FakeChain, **changes: Any) -> StoredFault:
     call = Call("0x" + "a5" * 20, b"\x01\x02")
-    made = StoredFault(Fault.MISSED, NODE_SIGNER.address, ZERO_HASH, 1, call, "found", "", ZERO_HASH, 0, 0)
+    made = StoredFault(
+        Fault.MISSED, NODE_SIGNER.address, ZERO_HASH, ZERO_ADDRESS, 1, call, "found", "", ZERO_HASH, 0, 0
+    )
     return replace(made, **changes)
 
 

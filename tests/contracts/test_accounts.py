@@ -36,15 +36,34 @@ def test_transfer__without_a_call__is_refused(world):
         world.requester.transfer(world.market, 1)
 
 
-def test_withdraw__by_anyone__pays_the_account_itself(world):
-    world.market.deposit(world.requester, sender=world.requester, value=10)
-    before, strangers = world.requester.balance, world.credit(world.stranger)
-    receipt = world.market.withdraw(world.requester, 4, sender=world.stranger)
+def test_withdraw__of_a_contract_by_anyone__pays_the_contract_itself(world, wallet):
+    world.market.deposit(wallet, sender=world.requester, value=10)
+    strangers = world.credit(world.stranger)
+    receipt = world.market.withdraw(wallet, 4, sender=world.stranger)
     (event,) = receipt.decode_logs(world.market.Withdrawn)
-    assert (event.account, event.to, event.amount) == (world.requester, world.requester, 4)
-    assert world.requester.balance == before + 4
-    assert world.credit(world.requester) == 6
+    assert (event.account, event.to, event.amount) == (wallet.address, wallet.address, 4)
+    assert wallet.balance == 4
+    assert world.credit(wallet) == 6
     assert world.credit(world.stranger) == strangers
+
+
+def test_withdraw__of_an_account_that_can_call__is_its_own_to_ask(world):
+    world.market.deposit(world.requester, sender=world.requester, value=10)
+    expected = {"caller": world.stranger.address, "account": world.requester.address}
+    with ape.reverts(world.market.NotAccount, **expected):
+        world.market.withdraw(world.requester, 4, sender=world.stranger)
+    before = world.requester.balance
+    receipt = world.market.withdraw(world.requester, 4, sender=world.requester)
+    assert world.requester.balance == before + 4 - receipt.total_fees_paid
+    assert world.credit(world.requester) == 6
+
+
+def test_withdraw__of_an_account_that_delegates_to_a_contract__is_its_own_to_ask(world, wallet):
+    world.market.deposit(world.requester, sender=world.requester, value=10)
+    world.provider.set_code(world.requester.address, "0xef0100" + wallet.address[2:])
+    expected = {"caller": world.stranger.address, "account": world.requester.address}
+    with ape.reverts(world.market.NotAccount, **expected):
+        world.market.withdraw(world.requester, 4, sender=world.stranger)
 
 
 def test_withdraw__everything__leaves_nothing(world):
@@ -62,7 +81,7 @@ def test_withdraw__a_wei_too_much__balance_short(world):
 
 def test_withdraw__keeps_the_settled_count(world):
     world.settle(world.post())
-    world.market.withdraw(world.node_owner, world.credit(world.node_owner), sender=world.stranger)
+    world.market.withdraw(world.node_owner, world.credit(world.node_owner), sender=world.node_owner)
     assert tuple(world.market.accountOf(world.node_owner)) == (0, 1)
 
 
@@ -75,10 +94,12 @@ def test_withdraw__contract_that_refuses_wei__transfer_failed_and_keeps_its_cred
 
 
 @pytest.mark.parametrize("account", ["wallet", "victim"])
-def test_withdraw__receiver_calls_again__takes_no_wei_twice(world, wallet, account):
-    world.market.deposit(wallet, sender=world.requester, value=10)
-    world.market.deposit(world.stranger, sender=world.requester, value=10)
-    target = wallet if account == "wallet" else world.stranger
+def test_withdraw__receiver_calls_again__takes_no_wei_twice(world, project, owner, wallet, account):
+    victim = owner.deploy(project.Wallet)
+    world.holders.add(victim.address)
+    for each in (wallet, victim):
+        world.market.deposit(each, sender=world.requester, value=10)
+    target = wallet if account == "wallet" else victim
     again = world.market.withdraw.encode_input(target, 10)
     wallet.setReentry(world.market, again, sender=world.owner)
     world.market.withdraw(wallet, 10, sender=world.stranger)

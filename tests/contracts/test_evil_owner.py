@@ -167,8 +167,8 @@ class Victims:
         for account in (world.requester, world.node_owner, world.relayer):
             owed, before = self.expected[account.address], account.balance
             assert world.credit(account) == owed > 0
-            world.market.withdraw(account, owed, sender=world.stranger)
-            assert account.balance == before + owed
+            receipt = world.market.withdraw(account, owed, sender=account)
+            assert account.balance == before + owed - receipt.total_fees_paid
         assert world.market.balance == 0
 
     def begin_to_leave(self) -> None:

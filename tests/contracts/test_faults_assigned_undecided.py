@@ -41,6 +41,7 @@ def test_prove_assigned_undecided__left_out__costs_the_relayer(trial, others):
         RELAYER_WEI,
         world.node_owner.address,
         10**15,
+        node=world.node,
     )
 
 
@@ -48,14 +49,14 @@ def test_prove_assigned_undecided__another_node_is_on_record__costs_the_relayer(
     posted = trial.world.post()
     recorded = trial.record([trial.decision(posted, other_node)])
     prove(trial, posted, recorded)
-    assert trial.faults.isProven(Fault.UNDECIDED, trial.world.relayer, posted.id)
+    assert trial.faults.isProven(Fault.UNDECIDED, trial.world.relayer, posted.id, trial.world.node)
 
 
 def test_prove_assigned_undecided__request_of_another_relayer__costs_the_one_that_signed(trial, other_relayer):
     posted = trial.world.post(relayer=other_relayer.address)
     recorded = trial.record(trial.others(LOW))
     prove(trial, posted, recorded)
-    assert trial.faults.isProven(Fault.UNDECIDED, trial.world.relayer, posted.id)
+    assert trial.faults.isProven(Fault.UNDECIDED, trial.world.relayer, posted.id, trial.world.node)
 
 
 def test_prove_assigned_undecided__node_that_never_joined__nobody_is_compensated(trial):
@@ -64,7 +65,7 @@ def test_prove_assigned_undecided__node_that_never_joined__nobody_is_compensated
     recorded = trial.record(trial.others(LOW))
     before = trial.books(ZERO)
     receipt = prove(trial, posted, recorded, node=node)
-    trial.assert_punished(receipt, before, Fault.UNDECIDED, trial.world.relayer.address, posted, RELAYER_WEI, ZERO, 0)
+    trial.assert_punished(receipt, before, Fault.UNDECIDED, trial.world.relayer.address, posted, RELAYER_WEI, ZERO, 0, node)
 
 
 # NOT PROVEN
@@ -140,15 +141,41 @@ def test_prove_assigned_undecided__again__already_proven(trial):
     posted = trial.world.post()
     recorded = trial.record(trial.others(LOW))
     prove(trial, posted, recorded)
-    with ape.reverts(trial.faults.AlreadyProven, culprit=trial.world.relayer.address, requestId=posted.id):
+    with ape.reverts(trial.faults.AlreadyProven, culprit=trial.world.relayer.address, requestId=posted.id, node=trial.world.node):
         prove(trial, posted, recorded)
 
 
-def test_prove_assigned_undecided__paid_in_it_too__is_one_fault(trial):
-    """One request, one fault of a kind: the node was assigned, paid, and is on no record."""
+def test_prove_assigned_undecided__paid_in_it_too__is_the_requesters_besides(trial):
+    """Else a node of the relayer's own could prove its own case first, and the requester's loss would stay."""
     posted = trial.world.post()
     recorded = trial.record(trial.others(LOW))
     paid = trial.pay(posted, recorded.round)
     prove(trial, posted, recorded)
-    with ape.reverts(trial.faults.AlreadyProven, culprit=trial.world.relayer.address, requestId=posted.id):
-        trial.prove("provePaidUndecided", posted.request, paid, 0, recorded.absence(posted, trial.world.node))
+    before = trial.books(trial.world.requester.address)
+    receipt = trial.prove("provePaidUndecided", posted.request, paid, 0, recorded.absence(posted, trial.world.node))
+    loss = posted.params["maxReward"]
+    requester = trial.world.requester.address
+    trial.assert_punished(
+        receipt, before, Fault.UNDECIDED, trial.world.relayer.address, posted, RELAYER_WEI, requester, loss
+    )
+
+
+def test_prove_assigned_undecided__of_two_nodes__is_a_fault_against_each(trial, other_node):
+    world = trial.world
+    posted = world.post()
+    recorded = trial.record(trial.others(LOW))
+    prove(trial, posted, recorded, node=other_node)
+    assert not trial.faults.isProven(Fault.UNDECIDED, world.relayer, posted.id, world.node)
+    before = trial.books(world.node_owner.address)
+    receipt = prove(trial, posted, recorded)
+    trial.assert_punished(
+        receipt,
+        before,
+        Fault.UNDECIDED,
+        world.relayer.address,
+        posted,
+        RELAYER_WEI,
+        world.node_owner.address,
+        10**15,
+        node=world.node,
+    )

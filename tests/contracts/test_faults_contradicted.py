@@ -37,6 +37,7 @@ def test_prove_contradicted__another_reward__costs_the_relayer(trial, recorded_r
         RELAYER_WEI,
         world.node_owner.address,
         SIGNED,
+        node=world.node,
     )
 
 

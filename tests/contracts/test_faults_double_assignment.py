@@ -49,20 +49,27 @@ def test_prove_double_assignment__one_round__costs_the_relayer(trial, other_node
 def test_prove_double_assignment__two_rounds__costs_the_relayer(trial, other_node):
     posted, first, second = in_two_rounds(trial, other_node)
     prove(trial, posted, first, second)
-    assert trial.faults.isProven(Fault.DOUBLE_ASSIGNMENT, trial.world.relayer, posted.id)
+    assert trial.faults.isProven(Fault.DOUBLE_ASSIGNMENT, trial.world.relayer, posted.id, ZERO)
 
 
 def test_prove_double_assignment__supersedes_a_round_before_the_first__costs_the_relayer(trial, other_node):
     trial.record(trial.others(LOW))
     posted, first, second = in_two_rounds(trial, other_node, supersedes=1)
     prove(trial, posted, first, second)
-    assert trial.faults.isProven(Fault.DOUBLE_ASSIGNMENT, trial.world.relayer, posted.id)
+    assert trial.faults.isProven(Fault.DOUBLE_ASSIGNMENT, trial.world.relayer, posted.id, ZERO)
+
+
+@pytest.mark.parametrize("supersedes", [3, 2**64 - 1])
+def test_prove_double_assignment__supersedes_a_round_to_come__costs_the_relayer(trial, other_node, supersedes):
+    posted, first, second = in_two_rounds(trial, other_node, supersedes=supersedes)
+    prove(trial, posted, first, second)
+    assert trial.faults.isProven(Fault.DOUBLE_ASSIGNMENT, trial.world.relayer, posted.id, ZERO)
 
 
 def test_prove_double_assignment__quorum_in_two_rounds__costs_the_relayer(trial, other_node):
     posted, first, second = in_two_rounds(trial, other_node, **quorum())
     prove(trial, posted, first, second)
-    assert trial.faults.isProven(Fault.DOUBLE_ASSIGNMENT, trial.world.relayer, posted.id)
+    assert trial.faults.isProven(Fault.DOUBLE_ASSIGNMENT, trial.world.relayer, posted.id, ZERO)
 
 
 # NOT PROVEN

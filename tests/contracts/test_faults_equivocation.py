@@ -7,7 +7,7 @@ import pytest
 from eth_account import Account
 
 from tests.contracts import builders
-from tests.contracts.builders import ETHER
+from tests.contracts.builders import ETHER, ZERO
 from tests.contracts.conftest import FAULT_SCHEDULE, MIN_STAKE, OTHER_NODE_KEY, UNBOND_DELAY
 from tests.contracts.trial import Fault, reason
 
@@ -64,7 +64,7 @@ def test_prove_equivocation__last_of_a_set__costs_the_node(trial):
         message = {"relayer": each["relayer"], "round": each["round"], "results": each["set"]}
         each["signature"] = builders.sign(trial.world.node_key, trial.world.market.address, "ResultSet", message)
     prove(trial, posted, *results)
-    assert trial.faults.isProven(Fault.EQUIVOCATION, trial.world.node, posted.id)
+    assert trial.faults.isProven(Fault.EQUIVOCATION, trial.world.node, posted.id, ZERO)
 
 
 def test_prove_equivocation__other_relayers_rounds_and_rewards__costs_the_node(trial, other_relayer):
@@ -72,7 +72,7 @@ def test_prove_equivocation__other_relayers_rounds_and_rewards__costs_the_node(t
     first = trial.result(posted, b"yes")
     second = trial.result(posted, b"no", round_=7, relayer=other_relayer.address)
     prove(trial, posted, first, second)
-    assert trial.faults.isProven(Fault.EQUIVOCATION, trial.world.node, posted.id)
+    assert trial.faults.isProven(Fault.EQUIVOCATION, trial.world.node, posted.id, ZERO)
 
 
 def test_prove_equivocation__settled_before__costs_the_node(trial):
@@ -80,7 +80,7 @@ def test_prove_equivocation__settled_before__costs_the_node(trial):
     recorded = trial.record([trial.decision(posted)])
     trial.pay(posted, recorded.round)
     prove(trial, posted, *two_of(trial, posted))
-    assert trial.faults.isProven(Fault.EQUIVOCATION, trial.world.node, posted.id)
+    assert trial.faults.isProven(Fault.EQUIVOCATION, trial.world.node, posted.id, ZERO)
 
 
 # NOT PROVEN
@@ -188,7 +188,7 @@ def test_prove_equivocation__one_request_and_both_keys__is_one_fault_of_one_node
     key = rotate(trial)
     prove(trial, posted, *two_of(trial, posted, key=OTHER_NODE_KEY), node=key)
     assert world.stakes.nodeOf(world.node).stake == MIN_STAKE - EQUIVOCATION_WEI
-    assert trial.faults.isProven(Fault.EQUIVOCATION, world.node, posted.id)
+    assert trial.faults.isProven(Fault.EQUIVOCATION, world.node, posted.id, ZERO)
     with ape.reverts(trial.faults.AlreadyProven, culprit=world.node):
         prove(trial, posted, *two_of(trial, posted))
 

@@ -7,7 +7,7 @@ import pytest
 from eth_account import Account
 
 from tests.contracts import builders
-from tests.contracts.builders import ETHER, Mode
+from tests.contracts.builders import ETHER, ZERO, Mode
 from tests.contracts.conftest import FAULT_SCHEDULE, MIN_STAKE, OTHER_NODE_KEY, UNBOND_DELAY
 from tests.contracts.trial import HIGH, LOW, Fault, quorum, reason
 
@@ -51,14 +51,14 @@ def test_prove_missed__recorded_at_the_deadline__costs_the_node(trial):
     recorded = trial.record([trial.decision(posted)])
     trial.end(posted)
     prove(trial, posted, recorded)
-    assert trial.faults.isProven(Fault.MISSED, trial.world.node, posted.id)
+    assert trial.faults.isProven(Fault.MISSED, trial.world.node, posted.id, ZERO)
 
 
 def test_prove_missed__accepted_for_an_earlier_time__costs_the_node(trial):
     posted, recorded = assigned(trial)
     trial.end(posted)
     prove(trial, posted, recorded, deadline=posted.deadline - 5)
-    assert trial.faults.isProven(Fault.MISSED, trial.world.node, posted.id)
+    assert trial.faults.isProven(Fault.MISSED, trial.world.node, posted.id, ZERO)
 
 
 def test_prove_missed__open_race__not_proven(trial):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ape
 import pytest
 
-from tests.contracts.builders import ETHER, GWEI
+from tests.contracts.builders import ETHER, GWEI, ZERO
 from tests.contracts.conftest import FAULT_SCHEDULE, MIN_BOND, MIN_STAKE, UNBOND_DELAY
 from tests.contracts.trial import BOUNTY_BPS, PROOF_GAS, TIP_CAP, Fault, reason
+
+NOBODY = "0x000000000000000000000000000000000000dEaD"
 
 MISSED_WEI, EQUIVOCATION_WEI, RELAYER_WEI = FAULT_SCHEDULE
 
@@ -55,13 +57,14 @@ def test_is_proven__another_fault_culprit_or_request__is_false(trial):
     posted, other = trial.world.post(), trial.world.post()
     equivocate(trial, posted)
     asked = [
-        (fault, culprit, request)
+        (fault, culprit, request, node)
         for fault in Fault
         for culprit in (trial.world.node, trial.world.relayer.address)
         for request in (posted.id, other.id)
+        for node in (ZERO, trial.world.node)
     ]
     proven = [each for each in asked if trial.faults.isProven(*each)]
-    assert proven == [(Fault.EQUIVOCATION, trial.world.node, posted.id)]
+    assert proven == [(Fault.EQUIVOCATION, trial.world.node, posted.id, ZERO)]
 
 
 # BOUNTY
@@ -205,6 +208,7 @@ def test_prove__relayer_without_a_bond__takes_nothing_and_is_remembered(trial, b
         0,
         world.node_owner.address,
         10**15,
+        node=world.node,
     )
 
 
@@ -227,9 +231,9 @@ def test_prove__credit__is_withdrawn_as_any_other(trial):
     world = trial.world
     posted = world.post()
     bounty = proven_in(trial, equivocate(trial, posted)).bounty
-    before = world.provider.get_balance(world.stranger.address)
-    world.market.withdraw(world.stranger, bounty, sender=world.owner)
-    assert world.provider.get_balance(world.stranger.address) - before == bounty
+    before = world.provider.get_balance(NOBODY)
+    world.market.withdrawTo(NOBODY, bounty, sender=world.stranger)
+    assert world.provider.get_balance(NOBODY) - before == bounty
 
 
 def test_prove__requests_are_paused__is_paid_all_the_same(trial):
@@ -237,4 +241,4 @@ def test_prove__requests_are_paused__is_paid_all_the_same(trial):
     posted = world.post()
     world.market.setRequestsPaused(True, sender=world.owner)
     equivocate(trial, posted)
-    assert trial.faults.isProven(Fault.EQUIVOCATION, world.node, posted.id)
+    assert trial.faults.isProven(Fault.EQUIVOCATION, world.node, posted.id, ZERO)

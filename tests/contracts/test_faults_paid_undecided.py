@@ -8,7 +8,7 @@ from ape.exceptions import VirtualMachineError
 from eth_utils import keccak
 
 from tests.contracts import builders
-from tests.contracts.builders import Tree
+from tests.contracts.builders import ZERO, Tree
 from tests.contracts.conftest import FAULT_SCHEDULE, NODE_KEY, OTHER_NODE_KEY
 from tests.contracts.trial import HIGH, LOW, NO_DECISION, Fault, quorum, reason
 
@@ -57,7 +57,7 @@ def test_prove_paid_undecided__another_node_was_assigned__costs_the_relayer(tria
     recorded = trial.record([trial.decision(posted, other_node)])
     paid = trial.pay(posted, recorded.round)
     prove(trial, posted, paid, recorded.absence(posted, trial.world.node))
-    assert trial.faults.isProven(Fault.UNDECIDED, trial.world.relayer, posted.id)
+    assert trial.faults.isProven(Fault.UNDECIDED, trial.world.relayer, posted.id, ZERO)
 
 
 def test_prove_paid_undecided__one_node_of_a_quorum__costs_the_relayer(trial, other_node):
@@ -69,7 +69,7 @@ def test_prove_paid_undecided__one_node_of_a_quorum__costs_the_relayer(trial, ot
     with ape.reverts(trial.faults.NotProven):
         prove(trial, posted, paid, recorded.absence(posted, other_node), node_index=1 - index)
     prove(trial, posted, paid, recorded.absence(posted, other_node), node_index=index)
-    assert trial.faults.isProven(Fault.UNDECIDED, trial.world.relayer, posted.id)
+    assert trial.faults.isProven(Fault.UNDECIDED, trial.world.relayer, posted.id, ZERO)
 
 
 def test_prove_paid_undecided__no_such_node__reverts(trial, paid_beside):

@@ -33,6 +33,7 @@ def test_prove_released_assignment__released_though_assigned__costs_the_relayer(
         RELAYER_WEI,
         world.node_owner.address,
         10**15,
+        node=world.node,
     )
 
 

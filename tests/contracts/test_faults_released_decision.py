@@ -39,6 +39,7 @@ def test_prove_released_decision__released_though_decided__costs_the_relayer(tri
         RELAYER_WEI,
         world.node_owner.address,
         10**15,
+        node=world.node,
     )
 
 
@@ -47,7 +48,7 @@ def test_prove_released_decision__recorded_after_the_release__costs_the_relayer(
     trial.release(posted)
     recorded = trial.record([trial.decision(posted)])
     prove(trial, posted, recorded.proven(posted, trial.world.node))
-    assert trial.faults.isProven(Fault.RELEASED, trial.world.relayer, posted.id)
+    assert trial.faults.isProven(Fault.RELEASED, trial.world.relayer, posted.id, trial.world.node)
 
 
 def test_prove_released_decision__node_that_never_joined__nobody_is_compensated(trial):
@@ -55,7 +56,7 @@ def test_prove_released_decision__node_that_never_joined__nobody_is_compensated(
     posted, proven = decided(trial, node=node)
     before = trial.books(ZERO)
     receipt = prove(trial, posted, proven)
-    trial.assert_punished(receipt, before, Fault.RELEASED, trial.world.relayer.address, posted, RELAYER_WEI, ZERO, 0)
+    trial.assert_punished(receipt, before, Fault.RELEASED, trial.world.relayer.address, posted, RELAYER_WEI, ZERO, 0, node)
 
 
 def test_prove_released_decision__huge_reward__compensation_leaves_half_to_burn(trial):
@@ -72,6 +73,7 @@ def test_prove_released_decision__huge_reward__compensation_leaves_half_to_burn(
         RELAYER_WEI,
         world.node_owner.address,
         2**96 - 1,
+        node=world.node,
     )
     (event,) = receipt.decode_logs(trial.faults.FaultProven)
     assert event.bounty + event.compensation == RELAYER_WEI // 2

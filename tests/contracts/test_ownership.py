@@ -99,7 +99,7 @@ def test_set_requests_paused__paused__stops_nothing_but_new_requests(world):
     world.market.cancelWithRelease(released.request, valid_until, release, sender=world.requester)
     world.next_block_at(expired.deadline + GRACE + 1)
     world.market.expire([cancelled.request, expired.request], sender=world.stranger)
-    world.market.withdraw(world.requester, world.credit(world.requester), sender=world.stranger)
+    world.market.withdraw(world.requester, world.credit(world.requester), sender=world.requester)
     world.market.withdrawTo(world.stranger, 1, sender=world.relayer)
     assert world.open_escrow() == 0
 

@@ -234,10 +234,11 @@ def test_request_inference_for__validity__counts_to_the_second(world, funded):
         post_for(world, second, signatures[1], valid_until=until)
 
 
-def test_request_inference_for__credit_for_all_but_a_wei__escrow_short(world, funded):
+def test_request_inference_for__credit_for_all_but_a_wei__escrow_short(world, funded, accounts):
     posted = world.prepare(funded)
     missing = ETHER - (posted.escrow + FEE - 1)
-    world.market.withdraw(SIGNER, missing, sender=world.stranger)
+    world.provider.set_balance(SIGNER, ETHER)
+    world.market.withdraw(SIGNER, missing, sender=accounts.impersonate_account(SIGNER))
     with ape.reverts(world.market.EscrowShort, required=posted.escrow + FEE, available=posted.escrow + FEE - 1):
         post_for(world, posted)
     world.market.deposit(SIGNER, sender=world.stranger, value=1)

@@ -196,13 +196,23 @@ class Trial:
         )
 
     def assert_punished(
-        self, receipt, before: Books, fault: Fault, culprit: str, posted: Posted, taken: int, victim: str, loss: int
+        self,
+        receipt,
+        before: Books,
+        fault: Fault,
+        culprit: str,
+        posted: Posted,
+        taken: int,
+        victim: str,
+        loss: int,
+        node: str = ZERO,
     ) -> None:
         """That a proof by the stranger took and gave what it should, to the wei, and is remembered."""
         bounty = self.bounty(taken, self.world.gas_price_paid_for(receipt))
         compensation = min(loss, taken // 2 - bounty)
         (event,) = receipt.decode_logs(self.faults.FaultProven)
-        assert (event.fault, event.culprit, event.requestId) == (fault, culprit, posted.id)
+        assert (event.fault, event.culprit, event.requestId, event.node) == (fault, culprit, posted.id, node)
+        assert self.faults.isProven(fault, culprit, posted.id, node)
         assert (event.reporter, event.victim) == (self.world.stranger, victim)
         assert (event.slashed, event.bounty, event.compensation) == (taken, bounty, compensation)
         after = self.books(victim)

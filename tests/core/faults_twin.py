@@ -164,7 +164,7 @@ def _assigned_twice(found: FoundFault, proof: DoubleAssignment, chain: OnChain) 
         _require(not superseded, "superseded")
     else:
         _require(early < late, "not in order")
-        _require(second.decision.supersedes_round < early, "superseded")
+        _require(not early <= second.decision.supersedes_round <= late, "superseded")
     return proof.relayer
 
 

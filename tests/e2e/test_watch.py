@@ -23,7 +23,7 @@ from tests.e2e.test_requests import ask
 WATCHER = 8
 TTL_S, GRACE_S = 20, 300
 MISSED_WEI = 10**16
-PROVEN = "0x" + keccak(text="FaultProven(uint8,address,bytes32,address,uint256,uint256,address,uint256)").hex()
+PROVEN = "0x" + keccak(text="FaultProven(uint8,address,bytes32,address,address,uint256,uint256,address,uint256)").hex()
 
 
 @pytest.fixture(scope="module")

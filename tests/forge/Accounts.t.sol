@@ -47,10 +47,14 @@ contract AccountsTest is Base {
         market.deposit{value: 1}(account);
     }
 
-    /// Anyone may trigger it; it goes to the account itself.
-    function testFuzz_withdraw_paysTheAccountItself(address by, uint128 credit, uint128 amount) external {
+    /// Whether a contract asks for itself or anyone does: it goes to the account.
+    function testFuzz_withdraw_paysTheAccountItself(address by, bytes calldata code, uint128 credit, uint128 amount)
+        external
+    {
         amount = uint128(_bound(amount, 0, credit));
         _deposit(account, credit);
+        // One that takes wei, whatever comes after the STOP.
+        if (by != account) VM.etch(account, bytes.concat(hex"00", code));
         VM.recordLogs();
         VM.prank(by);
         market.withdraw(account, amount);
@@ -61,6 +65,27 @@ contract AccountsTest is Base {
         VM.assertEq(logs[0].topics[1], bytes32(uint256(uint160(account))), "from");
         VM.assertEq(logs[0].topics[2], bytes32(uint256(uint160(account))), "to");
         VM.assertEq(logs[0].data, abi.encode(amount), "amount");
+    }
+
+    function testFuzz_withdraw_ofAnAccountWithAKey_isItsOwnToAsk(address by, uint160 delegate, bool delegates)
+        external
+    {
+        VM.assume(by != account);
+        _deposit(account, 2);
+        // What EIP-7702 puts in place of code.
+        if (delegates) VM.etch(account, bytes.concat(hex"ef0100", bytes20(delegate)));
+        VM.expectRevert(abi.encodeWithSelector(IInferenceMarket.NotAccount.selector, by, account));
+        VM.prank(by);
+        market.withdraw(account, 1);
+        VM.assertEq(_credit(account), 2, "credit");
+    }
+
+    function testFuzz_withdraw_ofAContractOfThatLength_isAnyones(address by, bytes20 rest, bytes2 start) external {
+        _deposit(account, 2);
+        VM.etch(account, bytes.concat(hex"00", start, rest));
+        VM.prank(by);
+        market.withdraw(account, 1);
+        VM.assertEq(account.balance, 1, "paid");
     }
 
     function testFuzz_withdrawTo_paysWhomTheAccountNames(uint128 credit, uint128 amount, uint160 to) external {
@@ -105,9 +130,11 @@ contract AccountsTest is Base {
         _force(address(market), forced);
         VM.assertEq(address(market).balance, uint256(credit) + forced, "the wei are there");
         VM.assertEq(_credit(address(this)) + _credit(address(market)), 0, "nobody's");
+        VM.prank(account);
         market.withdraw(account, credit);
         VM.assertEq(account.balance, credit, "paid");
         VM.expectRevert(abi.encodeWithSelector(IInferenceMarket.BalanceShort.selector, account, 1, 0));
+        VM.prank(account);
         market.withdraw(account, 1);
         _force(address(stakes), forced);
         VM.assertEq(address(stakes).balance, 2 * STAKE + forced, "also in the stake manager");

@@ -128,6 +128,23 @@ contract CallbacksTest is Base {
         VM.assertEq(consumer.calls(), 0, "not called");
     }
 
+    /// An answer of no bytes is delivered as such.
+    function test_callback_takesAnEmptyAnswerThatWasSigned() external {
+        RequestParams memory params = _callbackParams(1, CALLBACK_GAS);
+        params.inlineResult = true;
+        Request memory request = _post(params, address(consumer));
+        _assertStatus(_submit(_answer(request, "", false))[0], ItemStatus.OK);
+        VM.assertEq(consumer.calls(), 1, "called");
+        bytes memory call =
+            abi.encodeCall(IInferenceReceiver.onInferenceResult, (_idOf(request), keccak256(""), bytes("")));
+        VM.assertEq(consumer.lastHash(), keccak256(call), "with nothing");
+        // Named as the others of its set.
+        params.salt = 2;
+        request = _post(params, address(consumer));
+        _assertStatus(_submit(_answer(request, "", true))[0], ItemStatus.OK);
+        VM.assertEq(consumer.calls(), 2, "called again");
+    }
+
     /// All credits of the set are there before the first callback runs, and the callbacks come in order.
     function testFuzz_callback_comesAfterTheCredits(uint8 count) external {
         count = uint8(_bound(count, 1, 5));

@@ -48,8 +48,8 @@ contract FaultsTest is Base {
         _assertShared(MISSED_WEI, requester, refunded, reward, price);
         VM.assertEq(stakes.nodeOf(operators[0].node).stake, STAKE - MISSED_WEI, "stake");
         VM.assertEq(stakes.nodeOf(operators[0].node).misses, 1, "misses");
-        VM.assertTrue(faults.isProven(IFaults.Fault.MISSED, operators[0].node, _idOf(c.request)), "proven");
-        VM.expectRevert(_already(IFaults.Fault.MISSED, operators[0].node, c.request));
+        VM.assertTrue(faults.isProven(IFaults.Fault.MISSED, operators[0].node, _idOf(c.request), address(0)), "proven");
+        VM.expectRevert(_already(IFaults.Fault.MISSED, operators[0].node, c.request, address(0)));
         faults.proveMissed(c.request, relayer, acceptDeadline, accept, _proven(c, 0));
     }
 
@@ -142,7 +142,7 @@ contract FaultsTest is Base {
         VM.assertEq(stakes.nodeOf(operators[0].node).stake, STAKE - EQUIVOCATION_WEI, "stake");
         VM.assertEq(stakes.nodeOf(operators[0].node).faults, 1, "faults");
         results[0] = _signedResult(operators[0].key, request, keccak256(abi.encode(hashes)), 9, 0);
-        VM.expectRevert(_already(IFaults.Fault.EQUIVOCATION, operators[0].node, request));
+        VM.expectRevert(_already(IFaults.Fault.EQUIVOCATION, operators[0].node, request, address(0)));
         faults.proveEquivocation(request, operators[0].node, results);
     }
 
@@ -183,7 +183,7 @@ contract FaultsTest is Base {
         if (!isOfItsTime) VM.expectRevert(_notProven("after the key's retirement"));
         faults.proveEquivocation(request, operators[0].node, results);
         results = [_signedResult(77, request, "a", 1, 0), _signedResult(77, request, "b", 1, 0)];
-        if (isOfItsTime) VM.expectRevert(_already(IFaults.Fault.EQUIVOCATION, operators[0].node, request));
+        if (isOfItsTime) VM.expectRevert(_already(IFaults.Fault.EQUIVOCATION, operators[0].node, request, address(0)));
         faults.proveEquivocation(request, VM.addr(77), results);
         VM.assertEq(stakes.nodeOf(VM.addr(77)).stake, STAKE - EQUIVOCATION_WEI, "once");
     }
@@ -215,7 +215,7 @@ contract FaultsTest is Base {
         faults.provePaidUndecided(request, _refOf(1, _oneKey(0)), 0, absence);
         _assertShared(RELAYER_WEI, requester, refunded, loss, price);
         VM.assertEq(stakes.relayerOf(relayer).bond, STAKE - RELAYER_WEI, "bond");
-        VM.expectRevert(_already(IFaults.Fault.UNDECIDED, relayer, request));
+        VM.expectRevert(_already(IFaults.Fault.UNDECIDED, relayer, request, address(0)));
         faults.provePaidUndecided(request, _refOf(1, _oneKey(0)), 0, absence);
     }
 
@@ -289,7 +289,7 @@ contract FaultsTest is Base {
         VM.prank(watcher);
         faults.proveAssignedUndecided(request, assignment, signature, absence);
         _assertShared(RELAYER_WEI, operators[0].payee, 0, reward, price);
-        VM.expectRevert(_already(IFaults.Fault.UNDECIDED, relayer, request));
+        VM.expectRevert(_already(IFaults.Fault.UNDECIDED, relayer, request, operators[0].node));
         faults.proveAssignedUndecided(request, assignment, signature, absence);
     }
 
@@ -324,7 +324,7 @@ contract FaultsTest is Base {
         faults.proveContradicted(c.request, assignment, signature, _proven(c, 0));
         if (signed == recorded) return;
         _assertShared(RELAYER_WEI, operators[0].payee, 0, signed, price);
-        VM.expectRevert(_already(IFaults.Fault.CONTRADICTED, relayer, c.request));
+        VM.expectRevert(_already(IFaults.Fault.CONTRADICTED, relayer, c.request, operators[0].node));
         faults.proveContradicted(c.request, assignment, signature, _proven(c, 0));
     }
 
@@ -354,9 +354,10 @@ contract FaultsTest is Base {
             _record(relayer);
         }
         Decision memory retry = _assigned(request, 2, sameNode ? 0 : 1);
-        retry.supersedesRound = supersedes % 3;
+        // Rounds that are yet to come, the nearest and the last, among those that are not.
+        retry.supersedesRound = supersedes % 16 == 15 ? type(uint64).max : supersedes % 8;
         Case memory second = _caseOf(request, _single(retry));
-        bool isFault = !sameNode && retry.supersedesRound < 1;
+        bool isFault = !sameNode && (retry.supersedesRound < 1 || retry.supersedesRound > uint64(1) + gap);
         if (sameNode) VM.expectRevert(_notProven("one node"));
         else if (!isFault) VM.expectRevert(_notProven("superseded"));
         VM.txGasPrice(price);
@@ -364,7 +365,7 @@ contract FaultsTest is Base {
         faults.proveDoubleAssignment(request, relayer, _proven(first, 0), _proven(second, 0));
         if (!isFault) return;
         _assertShared(RELAYER_WEI, address(0), 0, 0, price);
-        VM.expectRevert(_already(IFaults.Fault.DOUBLE_ASSIGNMENT, relayer, request));
+        VM.expectRevert(_already(IFaults.Fault.DOUBLE_ASSIGNMENT, relayer, request, address(0)));
         faults.proveDoubleAssignment(request, relayer, _proven(first, 0), _proven(second, 0));
     }
 
@@ -379,7 +380,8 @@ contract FaultsTest is Base {
         else if (superseding) VM.expectRevert(_notProven("superseded"));
         faults.proveDoubleAssignment(request, relayer, _proven(c, which % 2), _proven(c, 1 - which % 2));
         VM.assertTrue(
-            faults.isProven(IFaults.Fault.DOUBLE_ASSIGNMENT, relayer, _idOf(request)) == (!quorum && !superseding),
+            faults.isProven(IFaults.Fault.DOUBLE_ASSIGNMENT, relayer, _idOf(request), address(0))
+                == (!quorum && !superseding),
             "proven"
         );
     }
@@ -408,9 +410,9 @@ contract FaultsTest is Base {
         if (bySignature) faults.proveReleasedAssignment(c.request, assignment, signature);
         else faults.proveReleasedDecision(c.request, _proven(c, 0));
         _assertShared(RELAYER_WEI, operators[0].payee, 0, reward, price);
-        VM.expectRevert(_already(IFaults.Fault.RELEASED, relayer, c.request));
+        VM.expectRevert(_already(IFaults.Fault.RELEASED, relayer, c.request, operators[0].node));
         faults.proveReleasedAssignment(c.request, assignment, signature);
-        VM.expectRevert(_already(IFaults.Fault.RELEASED, relayer, c.request));
+        VM.expectRevert(_already(IFaults.Fault.RELEASED, relayer, c.request, operators[0].node));
         faults.proveReleasedDecision(c.request, _proven(c, 0));
     }
 
@@ -569,15 +571,16 @@ contract FaultsTest is Base {
         market.cancelWithRelease(request, type(uint40).max, release);
         // The refund is of no interest here.
         uint256 refund = _credit(request.requester);
+        VM.prank(request.requester);
         market.withdraw(request.requester, refund);
     }
 
-    function _already(IFaults.Fault fault, address culprit, Request memory request)
+    function _already(IFaults.Fault fault, address culprit, Request memory request, address node)
         private
         view
         returns (bytes memory)
     {
-        return abi.encodeWithSelector(IFaults.AlreadyProven.selector, fault, culprit, _idOf(request));
+        return abi.encodeWithSelector(IFaults.AlreadyProven.selector, fault, culprit, _idOf(request), node);
     }
 
     function _notProven(bytes32 reason) private pure returns (bytes memory) {

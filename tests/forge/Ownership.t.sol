@@ -67,9 +67,9 @@ contract OwnershipTest is Base {
             _assertStatus(requests[i], Status.EXPIRED);
         }
         market.deposit{value: 1}(requester);
-        market.withdraw(requester, _credit(requester));
-        market.withdraw(relayer, _credit(relayer));
-        market.withdraw(operators[0].payee, _credit(operators[0].payee));
+        _withdrawAll(requester);
+        _withdrawAll(relayer);
+        _withdrawAll(operators[0].payee);
         VM.assertEq(address(market).balance, 0, "all is paid out");
     }
 
@@ -119,9 +119,9 @@ contract OwnershipTest is Base {
         stakes.withdrawStake(operators[0].node);
         VM.prank(relayer);
         stakes.withdrawBond();
-        market.withdraw(requester, _credit(requester));
-        market.withdraw(relayer, _credit(relayer));
-        market.withdraw(operators[0].payee, _credit(operators[0].payee));
+        _withdrawAll(requester);
+        _withdrawAll(relayer);
+        _withdrawAll(operators[0].payee);
         VM.assertEq(address(market).balance, 0, "market");
         VM.assertEq(address(stakes).balance, STAKE, "stakes: the rival's");
         VM.assertEq(requester.balance + relayer.balance + operators[0].payee.balance, 2 * 21e14 + STAKE, "paid");
@@ -275,6 +275,12 @@ contract OwnershipTest is Base {
         for (uint256 i = 0; i < 18; ++i) {
             selectors[i] = all[i];
         }
+    }
+
+    function _withdrawAll(address account) private {
+        uint256 credit = _credit(account);
+        VM.prank(account);
+        market.withdraw(account, credit);
     }
 }
 

@@ -34,10 +34,10 @@ class FaultyChain(FakeChain):
     async def held_wei(self, fault: Fault, culprit: Address) -> int:
         return self.held[culprit]
 
-    async def is_proven(self, fault: Fault, culprit: Address, request_id: Hash32, at_block: int) -> bool:
+    async def is_proven(self, fault: Fault, culprit: Address, request_id: Hash32, node: Address, at_block: int) -> bool:
         self._enter("is_proven")
         events = [event for event in self.all_events() if event.block_number <= at_block]
-        return (int(fault), culprit, request_id) in _proven(events)
+        return (int(fault), culprit, request_id, node) in _proven(events)
 
     async def submitted(self, transaction_hash: Hash32) -> Submission | None:
         if transaction_hash in self.through_others:
@@ -53,7 +53,7 @@ class FaultyChain(FakeChain):
 
     def proofs(self) -> list[tuple[int, Address, Hash32]]:
         """What is proven."""
-        return sorted(_proven(self.all_events()))
+        return sorted(each[:3] for each in _proven(self.all_events()))
 
     def _run(self, call: Call, events: Sequence[ChainEvent], sender: Address) -> tuple[list[Log], str]:
         kind, arguments = self._known_calls.get((call.to, call.data), ("", ()))
@@ -64,10 +64,10 @@ class FaultyChain(FakeChain):
             fault, culprit = culprit_of(found, self._seen(events))
         except NotProven as exc:
             return [], f"NotProven(reason=0x{str(exc).encode().ljust(32, bytes(1)).hex()})"
-        key = (int(fault), culprit, found.request_id)
+        key = (int(fault), culprit, found.request_id, found.node)
         if key in _proven(events):
             return [], f"AlreadyProven(fault={key[0]}, culprit={culprit}, requestId={found.request_id})"
-        args = {"fault": key[0], "culprit": culprit, "requestId": found.request_id, "reporter": sender}
+        args = dict(zip(("fault", "culprit", "requestId", "node"), key, strict=True)) | {"reporter": sender}
         return [Log(FAULTS, "FaultProven", args)], ""
 
     def _seen(self, events: Sequence[ChainEvent]) -> OnChain:
@@ -104,12 +104,9 @@ class FaultyChain(FakeChain):
         return OnChain(domain, records, defaultdict(lambda: Ending.OPEN, endings), paid)
 
 
-def _proven(events: Sequence[ChainEvent]) -> set[tuple[int, Address, Hash32]]:
-    return {
-        (event.args["fault"], event.args["culprit"], event.args["requestId"])
-        for event in events
-        if event.name == "FaultProven"
-    }
+def _proven(events: Sequence[ChainEvent]) -> set[tuple[int, Address, Hash32, Address]]:
+    proven = (event.args for event in events if event.name == "FaultProven")
+    return {(args["fault"], args["culprit"], args["requestId"], args["node"]) for args in proven}
 
 
 def _set_of(relayer: Address, given: ResultSetCall) -> SubmittedSet:

@@ -18,7 +18,7 @@ from headrace.core.faults import Fault, SignedAccept, SignedAssignment, SignedRe
 from headrace.core.guard import GuardPolicy
 from headrace.core.submissions import Submission, SubmittedSet
 from headrace.core.tasks import Accept, Refusal, Task
-from headrace.core.types import ZERO_HASH, Assignment, Decision, GasQuote, Hash32, Result, Status
+from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Assignment, Decision, GasQuote, Hash32, Result, Status
 from headrace.ports import StoredFault
 from headrace.services.dossiers import Dossiers
 from headrace.services.prover import Prover, ProverSettings, RelayersProofs
@@ -287,7 +287,8 @@ async def test_prover__somebody_was_faster__is_proven_without_sending(relayer: R
     request_id = await relayer.leave_unserved()
     await relayer.watch.look()
     sent = len(relayer.chain.sent)
-    args = {"fault": int(Fault.MISSED), "culprit": relayer.node.key, "requestId": request_id, "reporter": MARKET}
+    key = {"fault": int(Fault.MISSED), "culprit": relayer.node.key, "requestId": request_id, "node": ZERO_ADDRESS}
+    args = {**key, "reporter": MARKET}
     relayer.chain.mine(Log(FAULTS, "FaultProven", args))
     await relayer.watch.step()
     assert (await relayer.faults())[0][2] == "proven"

@@ -65,11 +65,12 @@ class FaultsReader(ChainPart):
         (facts,) = await self._read(self._stakes, self.stake_manager, function, culprit)
         return int(facts[field])
 
-    async def is_proven(self, fault: Fault, culprit: Address, request_id: Hash32, at_block: int) -> bool:
+    async def is_proven(self, fault: Fault, culprit: Address, request_id: Hash32, node: Address, at_block: int) -> bool:
         at = hex(at_block)
         if fault.is_nodes:
             (culprit,) = await self._read(self._stakes, self.stake_manager, "canonicalNodeOf", culprit, at=at)
-        (proven,) = await self._read(_abi(), self._faults, "isProven", int(fault), culprit, b32(request_id), at=at)
+        key = (int(fault), culprit, b32(request_id), node)
+        (proven,) = await self._read(_abi(), self._faults, "isProven", *key, at=at)
         return bool(proven)
 
     async def submitted(self, transaction_hash: Hash32) -> Submission | None:

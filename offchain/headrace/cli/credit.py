@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,9 +15,12 @@ from headrace.cli.session import Session, require_included, session_of
 from headrace.core.calls import deposit_data, withdraw_data, withdraw_to_data
 from headrace.core.errors import InvalidInput, Refused
 from headrace.core.types import Address
-from headrace.ports import Call, Chain
+from headrace.ports import Call, Chain, Signer
 
 app = typer.Typer(help="See, take out or add to an account's credit in the market.", no_args_is_help=True)
+
+Holder = Literal["requester", "owner", "relayer", "watcher"]
+"""Whom the market may owe credit: for refunds, results and fees, and bounties."""
 
 Account = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Whose [default: of the requester's key].")]
 
@@ -40,15 +43,17 @@ def withdraw_credit(
     amount: Annotated[str | None, typer.Argument(help="Such as 0.1ether [default: all].")] = None,
     to: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Pay own credit to this address.")] = None,
     account: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Pay this account its own credit, whoever sends.")
+        str | None, typer.Option(metavar="ADDRESS", help="Pay this contract its own credit, whoever sends.")
     ] = None,
+    key: Annotated[Holder, typer.Option(help="Whose key signs; without --account, whose credit it is.")] = "requester",
     as_json: Json = False,
 ) -> None:
-    """Take credit out of the market."""
+    """Take credit out of the market. Only an account itself can, but of a contract's anybody may have it paid."""
     if to and account:
         raise InvalidInput("give either --to or --account: only an account itself can send its credit elsewhere")
     session = session_of(context)
-    own = session.signer("requester").address
+    signer = session.signer(key)
+    own = signer.address
     whose, receiver = address(account) if account else own, receiver_address(to) if to else None
     wanted_wei = None if amount is None else parse_wei(amount, "AMOUNT")
 
@@ -59,7 +64,7 @@ def withdraw_credit(
         data = withdraw_to_data(receiver, amount_wei) if receiver else withdraw_data(whose, amount_wei)
         return Call(chain.market, data)
 
-    asyncio.run(_change(session, whose, call, as_json=as_json))
+    asyncio.run(_change(session, signer, whose, call, as_json=as_json))
 
 
 @app.command("deposit")
@@ -71,13 +76,14 @@ def deposit_credit(
 ) -> None:
     """Add to an account's credit, out of which the market takes what a request's transaction does not bring."""
     session = session_of(context)
-    whose = receiver_address(account) if account else session.signer("requester").address
+    signer = session.signer("requester")
+    whose = receiver_address(account) if account else signer.address
     amount_wei = parse_wei(amount, "AMOUNT")
 
     def call(chain: Chain, _credit_wei: int) -> Call:
         return Call(chain.market, deposit_data(whose), amount_wei)
 
-    asyncio.run(_change(session, whose, call, as_json=as_json))
+    asyncio.run(_change(session, signer, whose, call, as_json=as_json))
 
 
 async def _credit_wei(session: Session, account: Address) -> int:
@@ -85,9 +91,10 @@ async def _credit_wei(session: Session, account: Address) -> int:
         return await opened.chain.credit_wei(account)
 
 
-async def _change(session: Session, account: Address, call: Callable[[Chain, int], Call], *, as_json: bool) -> None:
+async def _change(
+    session: Session, signer: Signer, account: Address, call: Callable[[Chain, int], Call], *, as_json: bool
+) -> None:
     """Send a call that is made from the credit before, and show the credit after."""
-    signer = session.signer("requester")
     async with session.open_chain(session.settings) as opened:
         sender = session.sender(opened.chain, signer)
         before_wei = await opened.chain.credit_wei(account)

@@ -20,7 +20,7 @@ from headrace.cli.session import Session, session_of
 from headrace.cli.stopping import until_stopped
 from headrace.client.watching import SingleProofs
 from headrace.core.errors import InvalidInput
-from headrace.core.types import ZERO_HASH, Address, Hash32
+from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Address, Hash32
 from headrace.logging import configure
 from headrace.ports import StoredFault, WatchStore
 from headrace.services.dossiers import Dossiers
@@ -35,11 +35,12 @@ _MOST = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ShownFault:
-    """A fault as it is shown. `state`: found, sent, proven or refused."""
+    """A fault as it is shown. `node`: whom a relayer's was done to. `state`: found, sent, proven or refused."""
 
     fault: str
     culprit: Address
     request_id: Hash32
+    node: Address | None
     round: int
     state: str
     detail: str
@@ -173,10 +174,10 @@ async def _once(session: Session, wanted: _Wanted) -> WatchReport:
 
 async def _prove_all(store: WatchStore, prover: Prover) -> None:
     """Try every fault once, and look once more at what was sent."""
-    tried: set[tuple[int, Address, Hash32]] = set()
+    tried: set[tuple[int, Address, Hash32, Address]] = set()
     while True:
         waiting = await store.faults(("found", "sent"), _MOST)
-        untried = {(int(each.fault), each.culprit, each.request_id) for each in waiting} - tried
+        untried = {(int(each.fault), each.culprit, each.request_id, each.node) for each in waiting} - tried
         await prover.step(at_once=True)
         if not untried:
             return
@@ -229,7 +230,7 @@ def show_report(console: Console, report: WatchReport) -> None:
 
 
 def _order(fault: StoredFault) -> tuple[Any, ...]:
-    return fault.round, fault.request_id, fault.fault, fault.culprit
+    return fault.round, fault.request_id, fault.fault, fault.culprit, fault.node
 
 
 def _shown(fault: StoredFault) -> ShownFault:
@@ -237,6 +238,7 @@ def _shown(fault: StoredFault) -> ShownFault:
         fault=fault.fault.name.lower(),
         culprit=fault.culprit,
         request_id=fault.request_id,
+        node=None if fault.node == ZERO_ADDRESS else fault.node,
         round=fault.round,
         state=fault.state,
         detail=fault.detail,

@@ -287,20 +287,36 @@ class FoundFault:
     request: Request
     proof: Proof
 
+    @property
+    def node(self) -> Address:
+        """The node that a relayer's fault was done to: each is a fault of its own. The zero address if to none."""
+        match self.proof:
+            case AssignedUndecided(signed) | Contradicted(signed) | ReleasedAssignment(signed):
+                return signed.assignment.node
+            case ReleasedDecision(assigned):
+                return assigned.decision.node
+            case _:
+                return ZERO_ADDRESS
+
+    @property
+    def key(self) -> tuple[Fault, Address, Address]:
+        """What tells it from the request's other faults: more proofs of one cost nobody more."""
+        return self.fault, self.culprit, self.node
+
 
 def find_faults(dossier: Dossier, domain: typed_data.Domain) -> list[FoundFault]:
-    """The faults that a dossier proves: of each kind and culprit one, since more cost nobody more.
+    """The faults that a dossier proves: of each kind, culprit and wronged node one, since more cost nobody more.
 
     Args:
         dossier: what is known.
         domain: the market's, under which all was signed.
     """
     looks = (_missed, _equivocated, _paid_undecided, _assigned_otherwise, _assigned_twice, _released)
-    found: dict[tuple[Fault, Address], FoundFault] = {}
+    found: dict[tuple[Fault, Address, Address], FoundFault] = {}
     for look in looks:
         for fault, culprit, round_, proof in look(dossier, domain):
             each = FoundFault(fault, culprit, dossier.request_id, round_, dossier.request, proof)
-            found.setdefault((fault, culprit), each)
+            found.setdefault(each.key, each)
     return list(found.values())
 
 
@@ -382,7 +398,7 @@ def _is_double(request: Request, early: int, first: Decision, late: int, second:
     if first.node == second.node:
         return False
     if early < late:
-        return second.supersedes_round < early
+        return not early <= second.supersedes_round <= late
     # The nodes of a quorum are assigned together.
     return request.mode is not Mode.QUORUM and early not in (first.supersedes_round, second.supersedes_round)
 
@@ -393,7 +409,6 @@ def _released(dossier: Dossier, domain: typed_data.Domain) -> _Finds:
         return
     for round_, index in _decisions(dossier):
         yield Fault.RELEASED, dossier.relayer, round_.record.round, ReleasedDecision(round_.proven(index))
-        return
     for signed in _signed_assignments(dossier, domain):
         yield Fault.RELEASED, dossier.relayer, signed.assignment.round, ReleasedAssignment(signed)
 

@@ -76,7 +76,7 @@ class RelayersProofs:
 
 def key_of(fault: StoredFault) -> str:
     """What tells a fault from all others."""
-    return f"prove_fault:{int(fault.fault)}:{fault.culprit}:{fault.request_id}"
+    return f"prove_fault:{int(fault.fault)}:{fault.culprit}:{fault.request_id}:{fault.node}"
 
 
 class Prover:
@@ -121,7 +121,7 @@ class Prover:
             await self._try(fault)
 
     async def _is_proven(self, fault: StoredFault, at_block: int) -> bool:
-        return await self._chain.is_proven(fault.fault, fault.culprit, fault.request_id, at_block)
+        return await self._chain.is_proven(fault.fault, fault.culprit, fault.request_id, fault.node, at_block)
 
     async def _try(self, fault: StoredFault) -> None:
         (outcome,) = await self._chain.simulate(self._sender.address, [fault.call])

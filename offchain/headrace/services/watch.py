@@ -264,6 +264,7 @@ class Watch:
             fault=found.fault,
             culprit=found.culprit,
             request_id=found.request_id,
+            node=found.node,
             round=found.round,
             call=self._chain.prove_call(found),
             state="found",

@@ -230,6 +230,7 @@ contract Handler is WatcherMoves {
         for (uint256 i = 0; i < accounts.length; ++i) {
             uint256 credit = _credit(accounts[i]);
             uint256 before = accounts[i].balance;
+            VM.prank(accounts[i]);
             market.withdraw(accounts[i], credit);
             VM.assertEq(accounts[i].balance, before + credit, "I45: credit comes out");
         }

@@ -542,7 +542,8 @@ abstract contract RelayerMoves is RequesterMoves {
                 Decision memory d = made[used];
                 (d.requestId, d.node) = (entry.id, operators[chosen[j]].node);
                 d.reward = uint96(_pick(1e15));
-                d.supersedesRound = _oneIn(2) ? uint64(rounds[account].length) : 0;
+                // The last round, this one or one to come.
+                d.supersedesRound = _oneIn(2) ? uint64(rounds[account].length + _pick(3)) : 0;
                 if (!_isAmong(made, used, d)) ++used;
             }
         }

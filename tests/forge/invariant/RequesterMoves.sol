@@ -176,7 +176,11 @@ abstract contract RequesterMoves is World {
         } else if (kind == 1) {
             uint256 before = account.balance;
             bytes memory data = abi.encodeCall(IInferenceMarket.withdraw, (account, amount));
-            _mustCall(_anyAccount(), address(market), 0, data);
+            address by = _anyAccount();
+            if (by != account && account.code.length == 0) {
+                return _mustRefuse(by, address(market), 0, data, IInferenceMarket.NotAccount.selector);
+            }
+            _mustCall(by, address(market), 0, data);
             VM.assertEq(account.balance, before + amount, "I1: paid to the account itself");
         } else if (kind == 2) {
             bytes memory data = abi.encodeCall(IInferenceMarket.withdrawTo, (address(0x0507), amount));

@@ -16,6 +16,7 @@ abstract contract WatcherMoves is NodeMoves {
         bool isNode;
         address key; // of the node that is slashed
         bytes32 id;
+        address wronged; // the node, of a relayer's fault against one
         address victim;
         uint256 loss;
         bool isTrue;
@@ -117,7 +118,7 @@ abstract contract WatcherMoves is NodeMoves {
         Assignment memory signed = Assignment(entry.id, account, d.node, round.record.round, reward, entry.deadline);
         bytes memory signature = _sign(key, address(market), _hashAssignment(signed));
         Accusation memory a;
-        (a.culprit, a.id, a.loss) = (account, entry.id, reward);
+        (a.culprit, a.id, a.loss, a.wronged) = (account, entry.id, reward, d.node);
         a.victim = stakes.payeeOf(d.node, address(market));
         uint256 kind = _pick(3);
         if (kind == 0) {
@@ -151,7 +152,7 @@ abstract contract WatcherMoves is NodeMoves {
         if (_oneIn(2)) {
             a.fault = IFaults.Fault.RELEASED;
             a.isTrue = entry.status == Status.CANCELLED && entry.request.relayer == account;
-            (a.victim, a.loss) = (stakes.payeeOf(d.node, address(market)), d.reward);
+            (a.wronged, a.victim, a.loss) = (d.node, stakes.payeeOf(d.node, address(market)), d.reward);
             // Of the relayer that the request names only.
             if (entry.request.relayer != account) a.culprit = entry.request.relayer;
             a.data = abi.encodeCall(IFaults.proveReleasedDecision, (entry.request, _provenOf(round, index)));
@@ -169,7 +170,7 @@ abstract contract WatcherMoves is NodeMoves {
         bool isTwice = d.requestId == e.requestId && d.node != e.node;
         bool isSuperseded = early == late
             ? d.supersedesRound == early || e.supersedesRound == early || _modeOf(entry.request) == Mode.QUORUM
-            : e.supersedesRound >= early;
+            : e.supersedesRound >= early && e.supersedesRound <= late;
         a.isTrue = isTwice && early <= late && !isSuperseded;
         a.data = abi.encodeCall(
             IFaults.proveDoubleAssignment, (entry.request, account, _provenOf(round, index), _provenOf(other, place))
@@ -181,7 +182,7 @@ abstract contract WatcherMoves is NodeMoves {
 
     function _accuse(Accusation memory a) private {
         VM.txGasPrice(1 gwei + _pick(3 gwei));
-        bytes32 once = keccak256(abi.encode(a.fault, a.culprit, a.id));
+        bytes32 once = keccak256(abi.encode(a.fault, a.culprit, a.id, a.wronged));
         if (!a.isTrue) return _mustRefuse(watcher, address(faults), 0, a.data, IFaults.NotProven.selector);
         if (proven[once]) return _mustRefuse(watcher, address(faults), 0, a.data, IFaults.AlreadyProven.selector);
         if (a.isNode && stakes.payeeOf(a.key, address(market)) == address(0)) {
@@ -196,7 +197,7 @@ abstract contract WatcherMoves is NodeMoves {
         uint256[2] memory credits = [_credit(watcher), _credit(a.victim)];
         _mustCall(watcher, address(faults), 0, a.data);
         proven[once] = true;
-        VM.assertTrue(faults.isProven(a.fault, a.culprit, a.id), "I33: proven");
+        VM.assertTrue(faults.isProven(a.fault, a.culprit, a.id, a.wronged), "I33: proven");
         VM.assertEq(stakeBefore - address(stakes).balance, slashed, "I33: at most what is held");
         uint256 burning = address(0).balance - ashes;
         VM.assertGe(2 * burning, slashed, "I33: at least half is burnt");

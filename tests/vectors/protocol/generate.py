@@ -1001,7 +1001,7 @@ EVENTS = {
         "CallbackFailed(bytes32,bytes4)",
         "CallbackRetried(bytes32)",
     ),
-    "Faults": ("FaultProven(uint8,address,bytes32,address,uint256,uint256,address,uint256)",),
+    "Faults": ("FaultProven(uint8,address,bytes32,address,address,uint256,uint256,address,uint256)",),
     "AttestedKeyVerifier": ("KeyAttested(address,bytes32,uint40)", "KeyRevoked(address)"),
     "ModelRegistry": ("ModelRegistered(bytes32,(string,string,bytes32,string,uint32,uint32,uint32,string))",),
     "ScheduleLog": (f"RoundRecorded(address,uint64,{_RECORD},bytes32)",),

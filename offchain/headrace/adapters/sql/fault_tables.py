@@ -42,6 +42,7 @@ faults = Table(
     Column("fault", Integer, primary_key=True, autoincrement=False),
     _text("culprit", 42, primary_key=True),
     _text("request_id", 66, primary_key=True),
+    _text("node", 42, primary_key=True),
     _text("state", 16),
     _number("round"),
     _text("to", 42),

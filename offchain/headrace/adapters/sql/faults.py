@@ -207,7 +207,7 @@ def _noted_of(row: Row) -> NotedResult:
 
 
 def _is(fault: StoredFault) -> tuple[Any, ...]:
-    key = {"fault": int(fault.fault), "culprit": fault.culprit, "request_id": fault.request_id}
+    key = {"fault": int(fault.fault), "culprit": fault.culprit, "request_id": fault.request_id, "node": fault.node}
     return tuple(faults.c[name] == value for name, value in key.items())
 
 
@@ -220,6 +220,7 @@ def _row_of_fault(fault: StoredFault) -> dict[str, Any]:
         "fault": int(fault.fault),
         "culprit": fault.culprit,
         "request_id": fault.request_id,
+        "node": fault.node,
         "state": fault.state,
         "round": fault.round,
         "to": fault.call.to,
@@ -236,6 +237,7 @@ def _fault_of(row: Row) -> StoredFault:
         fault=Fault(row["fault"]),
         culprit=row["culprit"],
         request_id=row["request_id"],
+        node=row["node"],
         round=row["round"],
         call=Call(row["to"], row["data"]),
         state=row["state"],
