@@ -1070,10 +1070,6 @@ class Backend(Protocol):
         """Registry names of the models it serves."""
         ...
 
-    async def generate(self, model_name: str, body: Mapping[str, Any], max_output_tokens: int) -> Generation:
-        """Answer an OpenAI chat body (messages, temperature, seed, stop, …).
-
-        Raises:
     def context_tokens(self, model_name: str) -> int | None:
         """Tokens that prompt and answer of one request may have together, by the last check; None = it does not say."""
         ...
@@ -1087,6 +1083,10 @@ class Backend(Protocol):
         """
         ...
 
+    async def generate(self, model_name: str, body: Mapping[str, Any], max_output_tokens: int) -> Generation:
+        """Answer an OpenAI chat body (messages, temperature, seed, stop, …).
+
+        Raises:
             BackendUnavailable: the server does not answer.
             InvalidInput: it refuses the body for good.
         """
