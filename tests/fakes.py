@@ -68,8 +68,6 @@ REQUESTER: Address = "0x" + "c1" * 20
 NODE: Address = "0x" + "d1" * 20
 MODEL_ID: Hash32 = "0x" + "e1" * 32
 
-ASSIGNED_GAS = 90_000
-
 TERMS = MarketTerms(
     grace_s=300,
     min_ttl_s=10,
@@ -450,10 +448,6 @@ class FakeChain:
             for id_ in request_ids
         ]
 
-    async def assigned_gas(self) -> int:
-        self._enter("assigned_gas")
-        return ASSIGNED_GAS
-
     async def verify_result(self, request_id: Hash32, ref: ResultRef, payload: bytes) -> bool:
         """By the hashes alone: who settled when is not looked at."""
         self._enter("verify_result")
@@ -778,7 +772,7 @@ class FakeChain:
         id_ = self.id_of(request)
         world.statuses[id_] = Status.FULFILLED
         nodes = len(result_set.nodes)
-        gas = charged_gas(self.terms, total, 0, nodes, len(result_set.items)) if total else ASSIGNED_GAS
+        gas = charged_gas(self.terms, total, 0, nodes, len(result_set.items)) if total else self.terms.assigned_gas
         charge_wei = gas * charged_gas_price_wei(self.terms, self.gas)
         paid = payout(self.terms, request, world.added[id_], reward_wei, charge_wei, nodes)
         args = {"requestId": id_, "resultHash": result_hash, "nodePaid": paid.node_wei}

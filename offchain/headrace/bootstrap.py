@@ -468,7 +468,6 @@ async def _self_settler(
         signer,
         payer,
         await chain.market_terms(),
-        await chain.assigned_gas(),
         GuardPolicy({chain.market: frozenset({selectors()["submitAssigned"]})}, MAX_FEE_CEILING_WEI),
         settings.node.self_settlement.policy(),
     )

@@ -239,10 +239,6 @@ class Chain(Protocol):
         """What the market keeps of each that is pending, in order; None for the others."""
         ...
 
-    async def assigned_gas(self) -> int:
-        """Gas that the market pays for a whole `submitAssigned`."""
-        ...
-
     async def verify_result(self, request_id: Hash32, ref: ResultRef, payload: bytes) -> bool:
         """Whether the market settled the request with this result and, unless `payload` is empty, with these bytes."""
         ...

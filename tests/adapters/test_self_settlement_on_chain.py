@@ -174,7 +174,6 @@ async def test_self_settler__relayer_gone__settles_once_and_the_node_is_paid(
     # The node reckons before it sends by the same arithmetic.
     expected = pay_wei(
         await chain.market_terms(),
-        await chain.assigned_gas(),
         task.request,
         0,
         REWARD_WEI,
@@ -268,7 +267,6 @@ async def started(journal: SqlNodeJournal, chain: Web3Chain, task: Task) -> Self
         NODE,
         PAYER,
         await chain.market_terms(),
-        await chain.assigned_gas(),
         GuardPolicy({chain.market: frozenset({selectors()["submitAssigned"]})}, MAX_FEE_CEILING_WEI),
         SelfSettlementPolicy(),
         SelfSettlerSettings(sure_blocks=2),

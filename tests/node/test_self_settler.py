@@ -23,7 +23,7 @@ from headrace.core.typed_data import Domain, digest, hash_assignment
 from headrace.core.types import GasQuote, Hash32, Mode, Result, Status
 from headrace.node.self_settler import SelfSettler, SelfSettlerSettings
 from headrace.ports import CallOutcome
-from tests.fakes import ASSIGNED_GAS, GWEI, MARKET, START_S, FakeChain, FakeClock, FakeSigner, LoopClock
+from tests.fakes import GWEI, MARKET, START_S, TERMS, FakeChain, FakeClock, FakeSigner, LoopClock
 from tests.node.world import NODE_KEY, RELAYER_KEY, make_task
 from tests.services.world import AnySelector
 
@@ -56,7 +56,6 @@ class World:
             NODE_KEY,
             self.payer,
             self.chain.terms,
-            ASSIGNED_GAS,
             GuardPolicy({MARKET: AnySelector()}, 10_000 * GWEI),
             self.policy,
             SETTINGS,
@@ -129,7 +128,7 @@ async def test_an_answer_whose_relayer_is_gone_is_settled_and_paid_to_the_node_a
     assert await world.status(request_id) is Status.FULFILLED
     (paid,) = world.paid(request_id)
     # Reward, all of the priority fee, gas by formula and a tenth of what is left of its budget.
-    gas_wei = ASSIGNED_GAS * 2 * GWEI
+    gas_wei = TERMS.assigned_gas * 2 * GWEI
     assert paid["nodePaid"] + paid["relayerPaid"] == 10**14 + 10**14 + gas_wei + (10**15 - gas_wei) // 10
     await world.at(DUE_S + 2, blocks=5)
     assert await world.settlement() is None

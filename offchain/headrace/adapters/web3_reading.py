@@ -115,10 +115,6 @@ class ChainReader(ChainPart):
         # No open request has a deadline of zero.
         return [Pending(added_wei, deadline_s) if deadline_s else None for added_wei, deadline_s in found]
 
-    async def assigned_gas(self) -> int:
-        (gas,) = await self._read(self._market, self.market, "ASSIGNED_GAS")
-        return int(gas)
-
     async def verify_result(self, request_id: Hash32, ref: ResultRef, payload: bytes) -> bool:
         preimage = (b32(ref.result_hash), ref.relayer, ref.round, list(ref.nodes), ref.settled_at_s)
         (settled,) = await self._read(self._market, self.market, "verifyResult", b32(request_id), preimage, payload)

@@ -143,7 +143,6 @@ def payloads_to_try(request: Request, payload: bytes) -> tuple[bytes, ...]:
 
 def pay_wei(
     terms: MarketTerms,
-    assigned_gas: int,
     request: Request,
     fee_added_wei: int,
     reward_wei: int,
@@ -155,7 +154,6 @@ def pay_wei(
 
     Args:
         terms: the market's numbers.
-        assigned_gas: the market's gas by formula for the whole transaction.
         request: whose answer it is.
         fee_added_wei: what raises added to its priority fee.
         reward_wei: the assignment's.
@@ -163,7 +161,7 @@ def pay_wei(
         gas_used: what a simulation used. A callback's gas and a verifier's are metered, so they are taken from it.
         quote: what the transaction pays.
     """
-    gas = assigned_gas + terms.gas_per_result_byte * result_bytes
+    gas = terms.assigned_gas + terms.gas_per_result_byte * result_bytes
     if request.callback_gas or request.mode is Mode.VERIFIER:
         gas = max(gas, gas_used)
     paid = payout(terms, request, fee_added_wei, reward_wei, gas * charged_gas_price_wei(terms, quote))

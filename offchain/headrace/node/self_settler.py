@@ -89,7 +89,6 @@ class SelfSettler:
         node: the node's key.
         payer: the key that sends and pays gas; may be the node's.
         terms: the market's numbers.
-        assigned_gas: gas that the market pays for a whole `submitAssigned`.
         guard: what the payer's key may sign.
         policy: when a node settles by itself.
         settings: waits and bounds.
@@ -104,7 +103,6 @@ class SelfSettler:
         node: Signer,
         payer: Signer,
         terms: MarketTerms,
-        assigned_gas: int,
         guard: GuardPolicy,
         policy: SelfSettlementPolicy,
         settings: SelfSettlerSettings | None = None,
@@ -116,7 +114,6 @@ class SelfSettler:
         self._node = node
         self._payer = payer
         self._terms = terms
-        self._assigned_gas = assigned_gas
         self._policy = policy
         self._settings = settings or SelfSettlerSettings()
         self._domain = Domain(chain.chain_id, chain.market)
@@ -268,7 +265,6 @@ class SelfSettler:
                 continue
             paid_wei = pay_wei(
                 self._terms,
-                self._assigned_gas,
                 request,
                 pending.priority_fee_added_wei,
                 result.reward_wei,
