@@ -146,7 +146,7 @@ async def test_draft__quorum_of_dear_nodes_only__warns_of_a_low_maximum(relayer:
     assert enough["obstacles"] == []
     short = await draft(relayer, max_reward_wei=str(2 * 5 * 10**13 - 1))
     (obstacle,) = short["obstacles"]
-    assert "the cheapest 2 ask for 100000000000000 together" in obstacle
+    assert "the cheapest 2 ask for 100000000000000 wei together" in obstacle
 
 
 async def test_draft__quorum__two_nodes_of_one_owner_are_not_enough(relayer: Relayer) -> None:

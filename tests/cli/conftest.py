@@ -65,9 +65,9 @@ class Desk:
         assert self.run(*arguments, "--json") == 0, self.error
         return json.loads(self.out)
 
-    def refusal(self, *arguments: str) -> str:
+    def refusal(self, *arguments: str, code: int = 1) -> str:
         """The one sentence that a command ends with."""
-        assert self.run(*arguments) == 1
+        assert self.run(*arguments) == code
         assert self.error.count("\n") == 1, self.error
         assert "Traceback" not in self.error
         return self.error.strip()

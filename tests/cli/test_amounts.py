@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.amounts import parse_wei, show_wei
+from headrace.cli.amounts import parse_wei, show_wei, with_ether
 from headrace.core.errors import InvalidInput
 
 
@@ -28,3 +28,19 @@ def test_parse_wei__no_amount__names_the_option(text: str) -> None:
 def test_show_wei__ether_part__parses_back(wei: int) -> None:
     ether = show_wei(wei).split(" (")[0]
     assert parse_wei(ether, "--x") == wei
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("It has 5 wei.", "It has 5 wei."),
+        ("It has 999999999 wei.", "It has 999,999,999 wei."),
+        ("20gwei is 20000000000 wei", "20gwei is 0.00000002 ether (20,000,000,000 wei)"),
+        ("0.02 ether (20,000,000,000,000,000 wei)", "0.02 ether (20,000,000,000,000,000 wei)"),
+        ("`headrace credit deposit 1000000000wei`", "`headrace credit deposit 1000000000wei`"),
+        ("request 0x1000000000 wei", "request 0x1000000000 wei"),
+    ],
+)
+def test_with_ether__amounts_in_a_sentence__once(text: str, told: str) -> None:
+    assert with_ether(text) == told
+    assert with_ether(told) == told

@@ -53,7 +53,18 @@ def test_audit__withheld__exits_2(desk: Desk, monkeypatch: pytest.MonkeyPatch) -
 
 def test_audit__round_not_recorded__is_one_sentence(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     put(desk, two_rounds(), monkeypatch)
-    assert "rounds 1..2" in desk.refusal(*AUDIT, "--rounds", "5..9")
+    assert "rounds 1..2" in desk.refusal(*AUDIT, "--rounds", "5..9", code=64)
+
+
+def test_audit__nothing_recorded_yet__is_no_verdict_and_says_when_there_will_be(desk: Desk) -> None:
+    refusal = desk.refusal("audit", code=3)
+    assert "has recorded no round on this chain yet" in refusal
+    assert "once a request was assigned" in refusal
+
+
+def test_audit__relayer_does_not_answer__is_no_verdict(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_REQUESTER__API_URL", "http://127.0.0.1:1")
+    assert "check HEADRACE_REQUESTER__API_URL" in desk.refusal("audit", code=3)
 
 
 async def test_store__file_that_is_no_database__says_so(tmp_path: Path) -> None:
@@ -66,5 +77,5 @@ async def test_store__file_that_is_no_database__says_so(tmp_path: Path) -> None:
 
 
 def test_audit__database__needs_a_relayer_and_a_file(desk: Desk) -> None:
-    assert "--relayer" in desk.refusal("audit", "--store", "no.db")
-    assert "no.db" in desk.refusal(*AUDIT, "--store", "no.db")
+    assert "--relayer" in desk.refusal("audit", "--store", "no.db", code=64)
+    assert "no.db" in desk.refusal(*AUDIT, "--store", "no.db", code=64)

@@ -45,7 +45,7 @@ def test_ask__refunded__is_not_answered(desk: Desk) -> None:
 
 
 def test_ask__dearer_than_allowed__posts_nothing(desk: Desk) -> None:
-    with pytest.raises(Untrue, match="more than the 1 that it may"):
+    with pytest.raises(Untrue, match="more than the 1 wei that it may"):
         ask(Wanted(model="", prompt="Why?", max_escrow_wei=1))
     assert desk.posted == []
 

@@ -80,8 +80,29 @@ def test_withdraw__of_an_account_that_can_call__says_whose_key_is_wanted(
 
 
 def test_withdraw__nothing_there__is_refused(desk: Desk) -> None:
-    assert "nothing to withdraw" in desk.refusal("credit", "withdraw")
+    assert f"nothing to withdraw: the account {OWN} has no credit." in desk.refusal("credit", "withdraw")
     assert desk.relayer.chain.sent == []
+
+
+def test_withdraw_and_deposit__zero__is_no_amount(desk: Desk) -> None:
+    desk.relayer.chain.credits[OWN] = 10**15
+    for command in ("withdraw", "deposit"):
+        assert "AMOUNT is 0, which moves nothing: give more." in desk.refusal("credit", command, "0ether")
+
+
+def test_withdraw__no_ether_for_gas__says_what_credit_pays_for(desk: Desk) -> None:
+    desk.relayer.chain.credits[OWN] = 10**15
+    desk.relayer.chain.balances[OWN] = 0
+    refusal = desk.refusal("credit", "withdraw")
+    assert "has 0 wei and needs up to 0.00" in refusal
+    assert "send it some for gas, from any account; its credit pays for no gas but that of" in refusal
+    assert "--max-reward" not in refusal
+
+
+def test_deposit__more_than_there_is__says_to_deposit_less(desk: Desk) -> None:
+    refusal = desk.refusal("credit", "deposit", "1000000ether")
+    assert "deposit less, or send it some" in refusal
+    assert "--max-reward" not in refusal
 
 
 def test_withdraw__to_and_account__is_refused(desk: Desk) -> None:

@@ -35,12 +35,40 @@ def test_version__is_shown_without_settings(
 
 @pytest.mark.parametrize(
     "arguments",
-    [("frobnicate",), ("request", "new", "x", "--ttl", "soon"), ("audit", "--what"), ("key", "show", "king")],
+    [("frobnicate",), ("request", "new", "x", "--ttl", "soon"), ("request", "audit"), ("key", "show", "king")],
 )
 def test_usage__wrong__exits_2(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
     code, _, error = run(capsys, *arguments)
     assert code == 2
     assert "Error:" in error
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("audit", "--what"), ("watch", "--from-round", "0"), ("--config", "x.toml", "audit", "--what"), ("--no", "watch")],
+)
+def test_usage__of_a_command_that_judges__is_no_verdict(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    code, _, error = run(capsys, *arguments)
+    assert code == 64
+    assert "Error:" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        *((("audit", "--rounds", rounds), 64) for rounds in ("x", "", "5..1", "a..b", "-1..2")),
+        (("audit", "--relayer", "x"), 64),
+        (("--config=absent.toml", "watch"), 3),
+    ],
+)
+def test_command_that_judges__cannot__exits_with_no_verdict(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: int
+) -> None:
+    got, out, error = run(capsys, *arguments)
+    assert got == code
+    assert (out, error.count("\n")) == ("", 1)
 
 
 @pytest.mark.parametrize(
@@ -69,8 +97,6 @@ def test_usage__wrong__exits_2(capsys: pytest.CaptureFixture[str], arguments: tu
             "The requester has no key: set HEADRACE_REQUESTER__KEY__KEYSTORE to a keystore file, or HEADRACE",
         ),
         ({}, ("request", "show", "12"), "not a request id"),
-        *(({}, ("audit", "--rounds", rounds), "names no rounds") for rounds in ("x", "", "5..1", "a..b", "-1..2")),
-        ({}, ("audit", "--relayer", "x"), "not an address"),
         ({}, ("key", "new", "node.json"), "password is missing"),
         ({}, ("key", "show", "node"), "HEADRACE_NODE_PRIVATE_KEY"),
     ],

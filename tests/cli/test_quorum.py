@@ -84,7 +84,10 @@ def test_new__quorum_that_cannot_be__says_why(desk: Desk, options: tuple[str, ..
 
 
 def test_new__too_few_nodes__is_not_sent_unless_forced(desk: Desk) -> None:
-    assert "nodes of different owners" in desk.refusal(*NEW, "--quorum", "2/3")
+    refusal = desk.refusal(*NEW, "--quorum", "2/3")
+    assert "needs 2 nodes of different owners, and 1 are linked" in refusal
+    assert "ask for a smaller --quorum, or send it all the same with --force" in refusal
+    assert "--max-reward" not in refusal
     assert desk.posted == []
     desk.json(*NEW, "--quorum", "2/3", "--force")
     assert len(desk.posted) == 1
@@ -113,6 +116,8 @@ def test_show__quorum__names_its_nodes_and_their_votes(desk: Desk) -> None:
     answered = lines.index(next(line for line in lines if line.startswith("answered by")))
     paid = [line.split()[-1] for line in lines[answered : answered + 2]]
     assert paid == sorted([SECOND.address, THIRD.address])
+    got = lines.index(next(line for line in lines if line.startswith("nodes got    0.00009 ether")))
+    assert lines[got + 1].strip() == "2 nodes, 0.000045 ether each"
     assert max(map(len, lines)) <= 100
 
 

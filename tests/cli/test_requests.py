@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,10 @@ def test_new__options__are_in_the_request(desk: Desk) -> None:
 
 @pytest.mark.parametrize(
     ("option", "words"),
-    [("--max-reward", "the cheapest node asks for 11000000000000."), ("--gas-budget", "settlement would charge")],
+    [
+        ("--max-reward", "the cheapest node asks for 0.000011 ether (11,000,000,000,000 wei)."),
+        ("--gas-budget", "settlement would charge"),
+    ],
 )
 def test_new__amount_too_low__is_refused_unless_forced(desk: Desk, option: str, words: str) -> None:
     refusal = desk.refusal(*NEW, option, "1")
@@ -172,23 +176,32 @@ def test_new__ends_without_an_answer__exits_1(desk: Desk, ending: RequestState) 
         (("request", "new"), "either a prompt or --chat"),
         ((*NEW, "--max-reward", "much"), "--max-reward is 'much'"),
         ((*NEW, "--max-reward", "0.5wei"), "not a whole number of wei"),
-        ((*NEW, "--max-escrow", "1"), "more than the 1 that it may"),
-        ((*NEW, "--temperature", "9"), "temperature"),
+        ((*NEW, "--max-escrow", "1"), "more than the 1 wei that it may"),
+        ((*NEW, "--temperature", "9"), "--temperature is not taken: it should be less than or equal to 2."),
+        ((*NEW, "--max-tokens", "0"), "--max-tokens is not taken: it should be greater than or equal to 1."),
+        ((*NEW, "--max-tokens", "99999999"), "--max-tokens may be at most"),
+        ((*NEW, "--callback-gas", "2000001"), "--callback-gas may be at most 2000000."),
+        ((*NEW, "--quorum", "2/3", "--seed", "-1"), "--seed is not taken"),
+        (("request", "list", "--state", "lost"), "--state is 'lost': write one of included, eligible,"),
         (("request", "new", "--chat", "absent.json"), "absent.json cannot be read"),
         (("request", "show", "0x12"), "not a request id"),
         (("request", "show", "0x" + "ab" * 32), "no request 0xabab"),
         (("request", "cancel", "12"), "not a request id"),
-        (("request", "list", "--requester", "me"), "requester"),
+        (("request", "list", "--requester", "me"), "not an address"),
     ],
 )
 def test_bad_input__is_one_sentence(desk: Desk, arguments: tuple[str, ...], words: str) -> None:
-    assert words.lower() in desk.refusal(*arguments).lower()
+    refusal = desk.refusal(*arguments).lower()
+    assert words.lower() in refusal
+    assert "/v1" not in refusal and "openapi" not in refusal
     assert desk.posted == []
 
 
 def test_new__escrow_short__says_how_much_is_needed(desk: Desk) -> None:
     desk.relayer.chain.balances[REQUESTER_SIGNER.address] = 5
-    assert "has 5 wei and needs up to" in desk.refusal(*NEW)
+    refusal = desk.refusal(*NEW)
+    assert re.search(r"has 5 wei and needs up to 0\.\d+ ether \([\d,]+ wei\) for what it sends and for gas", refusal)
+    assert "lower --max-reward or --gas-budget" in refusal
 
 
 def test_new__nobody_linked__says_so(desk: Desk) -> None:

@@ -119,6 +119,7 @@ def test_once__dry_run__reports_and_proves_nothing(history: History) -> None:
             "fault": "missed",
             "culprit": NODE,
             "request_id": request_id,
+            "node": None,
             "round": 1,
             "state": "found",
             "detail": "",
@@ -183,20 +184,25 @@ def test_once__does_not_pay__is_kept_unless_always(history: History) -> None:
         (("--from-round", "2"), "--once"),
         (("--to-round", "2"), "--once"),
         (("--once", "--from-round", "3", "--to-round", "2"), "comes after"),
-        (("--once", "--journal", "none.db"), "There is no journal none.db"),
+        (("--relayer", "foo"), "--relayer is 'foo': write the URL of a relayer's API, such as https://"),
     ],
 )
 def test_arguments__that_make_no_sense__are_one_sentence(
     history: History, arguments: tuple[str, ...], words: str
 ) -> None:
-    assert words in history.desk.refusal("watch", *arguments)
+    assert words in history.desk.refusal("watch", *arguments, code=64)
+
+
+def test_watch__relayer_does_not_answer__names_the_option(history: History) -> None:
+    said = history.desk.refusal("watch", "--once", "--dry-run", "--relayer", "http://127.0.0.1:1", code=3)
+    assert "check --relayer and that the relayer runs" in said
 
 
 def test_once__second_watch_of_the_same_relayer__is_refused(history: History) -> None:
     folder = Path(".headrace/watch")
     folder.mkdir(parents=True)
     with alone_with(folder / f"31337-{RELAYER}.db"):
-        assert "Another watch" in history.desk.refusal("watch", "--once")
+        assert "Another watch" in history.desk.refusal("watch", "--once", code=3)
     assert history.desk.run("watch", "--once") == 0
 
 
@@ -207,7 +213,7 @@ def test_once__no_key__says_which_setting(history: History, monkeypatch: pytest.
         return dataclasses.replace(real(settings), open_signer=wiring.open_signer)
 
     monkeypatch.setattr(headrace.cli, "make_session", without_a_key)
-    assert "HEADRACE_WATCHER__KEY__KEYSTORE" in history.desk.refusal("watch", "--once")
+    assert "HEADRACE_WATCHER__KEY__KEYSTORE" in history.desk.refusal("watch", "--once", code=3)
     assert history.desk.run("watch", "--once", "--dry-run") == 0
 
 

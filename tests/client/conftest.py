@@ -41,7 +41,7 @@ class FakeSender:
     address: str = REQUESTER_SIGNER.address
     calls: list[Call] = field(default_factory=list)
 
-    async def send(self, call: Call, *, call_out_gas: int = 0) -> Hash32:
+    async def send(self, call: Call, *, call_out_gas: int = 0, remedy: str = "") -> Hash32:
         self.calls.append(call)
         return "0x" + "7e" * 32
 

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.client.audits import AuditReport, StoreRounds, audit, parse_rounds
 from headrace.core.audit import Severity
-from headrace.core.errors import InvalidInput, Unavailable
+from headrace.core.errors import InvalidInput, NotFound, Unavailable
 from headrace.core.events import ChainEvent
 from headrace.core.scheduling import CyclePlan, plan_cycle
 from headrace.core.snapshot import decode_snapshot
@@ -112,7 +112,7 @@ async def test_audit__round_not_recorded__says_which_are(first: int, last: int |
 
 
 async def test_audit__relayer_without_rounds__says_so() -> None:
-    with pytest.raises(InvalidInput, match="no round"):
+    with pytest.raises(NotFound, match="no round"):
         await run(World(make_request()), MemoryStore())
 
 

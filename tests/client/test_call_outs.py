@@ -30,7 +30,7 @@ class Recorder:
     address: str = REQUESTER
     sent: list[tuple[Call, int]] = field(default_factory=list)
 
-    async def send(self, call: Call, *, call_out_gas: int = 0) -> Hash32:
+    async def send(self, call: Call, *, call_out_gas: int = 0, remedy: str = "") -> Hash32:
         self.sent.append((call, call_out_gas))
         return "0x" + "7e" * 32
 

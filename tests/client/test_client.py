@@ -77,7 +77,7 @@ async def test_draft__amount_too_low__is_refused_unless_forced(world: World) -> 
 
 
 async def test_draft__dearer_than_allowed__is_not_signed(world: World) -> None:
-    with pytest.raises(Untrue, match="more than the 10 that it may"):
+    with pytest.raises(Untrue, match="more than the 10 wei that it may"):
         await world.client.draft(replace(WANTED, max_escrow_wei=10))
 
 

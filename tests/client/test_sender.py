@@ -96,7 +96,7 @@ async def test_send__refused_for_another_reason__is_told_as_it_is() -> None:
 async def test_send__cannot_pay__says_how_much_is_needed() -> None:
     chain = Chain()
     chain.balances[SIGNER.address] = 7
-    with pytest.raises(Refused, match=f"has 7 wei and needs up to {5 + 150_000 * 3 * GWEI}"):
+    with pytest.raises(Refused, match=f"has 7 wei and needs up to {5 + 150_000 * 3 * GWEI} wei for"):
         await ChainSender(chain, SIGNER, sleep=no_sleep).send(CALL)
     assert chain.sent == []
 

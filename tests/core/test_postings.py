@@ -94,7 +94,7 @@ def test_require_in_time__leaves_time_to_be_posted(
 
 def test_require_credit__short__says_how_much_is_missing() -> None:
     require_credit(REQUESTER, 10, 4, 6)
-    with pytest.raises(CreditShort, match=r"10 wei of credit.*of which 5 are for.*deposit 1 wei more"):
+    with pytest.raises(CreditShort, match=r"10 wei of credit.*of which 5 wei are for.*deposit 1 wei more"):
         require_credit(REQUESTER, 10, 5, 6)
     with pytest.raises(CreditShort, match=r"has 0 wei of credit in the market: deposit 6 wei more"):
         require_credit(REQUESTER, 0, 0, 6)

@@ -205,9 +205,9 @@ class Drafter:
             obstacles.append(f"Its quorum needs {nodes} nodes of different owners, and {len(rewards)} are linked.")
         elif request.max_reward_wei < (cheapest_wei := rewards[nodes - 1] * nodes):
             asks = (
-                f"the cheapest {nodes} ask for {cheapest_wei} together"
+                f"the cheapest {nodes} ask for {cheapest_wei} wei together"
                 if request.k
-                else (f"the cheapest node asks for {cheapest_wei}")
+                else f"the cheapest node asks for {cheapest_wei} wei"
             )
             obstacles.append(f"The maximum reward is {request.max_reward_wei} wei, and {asks}.")
         size = self._context.policy.expected_batch_size if request.batchable else 1
@@ -217,8 +217,8 @@ class Drafter:
         least_wei = charge_wei * GAS_MARGIN_PERCENT // 100
         if request.gas_budget_wei < least_wei:
             obstacles.append(
-                f"The gas budget is {request.gas_budget_wei} wei; settlement would charge {charge_wei} now, and "
-                f"{least_wei} is the least that allows for dearer gas."
+                f"The gas budget is {request.gas_budget_wei} wei; settlement would charge {charge_wei} wei now, and "
+                f"{least_wei} wei is the least that allows for dearer gas."
             )
         return obstacles
 

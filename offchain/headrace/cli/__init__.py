@@ -1,8 +1,8 @@
 """The command line: `headrace relayer | node | key | request | credit | stake | bond | owner | verifier | audit |
 watch`.
 
-Errors are one red sentence on stderr: exit code 1, or 2 for a command that is typed wrongly. HEADRACE_DEBUG shows
-where they come from.
+Errors are one red sentence on stderr: exit code 1, or 2 for a command that is typed wrongly; 3 and 64 of `audit` and
+`watch`, whose 1 and 2 are verdicts. HEADRACE_DEBUG shows where errors come from.
 """
 
 from __future__ import annotations
@@ -33,12 +33,23 @@ from headrace.cli import (
     stake,
     stake_keys,
     stake_prices,
+    verdicts,
     verifier,
     watching,
 )
+from headrace.cli.amounts import with_ether
+from headrace.cli.api_words import in_options
 from headrace.cli.session import OpenChain, Session, session_of
 from headrace.cli.stopping import INTERRUPTED, until_stopped
-from headrace.core.errors import ChainUnavailable, ConfigurationError, HeadraceError, Refused, sentence
+from headrace.client import ApiRefused
+from headrace.core.errors import (
+    ChainUnavailable,
+    ConfigurationError,
+    HeadraceError,
+    InvalidInput,
+    Refused,
+    sentence,
+)
 from headrace.logging import configure
 from headrace.ports import AssignmentJournal, Signer, Store, WatchStore
 from headrace.settings import PREFIX, Settings, load_settings
@@ -90,17 +101,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command; every error that Headrace raises on purpose is one sentence."""
+    is_judging = verdicts.is_judging(arguments)
     try:
         app(args=list(arguments), prog_name="headrace")
+    except verdicts.Verdict as verdict:
+        return verdict.code
     except SystemExit as exc:
-        return exc.code if isinstance(exc.code, int) else int(exc.code is not None)
+        code = exc.code if isinstance(exc.code, int) else int(exc.code is not None)
+        return verdicts.MISTYPED if is_judging and code == USAGE else code
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as exc:
         if os.environ.get(f"{PREFIX}DEBUG"):
             raise
         screens.show_error(_sentence(exc))
-        return 1
+        if not is_judging:
+            return 1
+        return verdicts.MISTYPED if isinstance(_cause(exc), InvalidInput) else verdicts.NOT_JUDGED
     return 0
 
 
@@ -286,8 +303,10 @@ def _sentence(exc: BaseException) -> str:
     cause = _cause(exc)
     if isinstance(cause, ChainUnavailable):
         return sentence(f"{cause}: check {PREFIX}CHAIN__RPC_URL and that the chain's node runs")
+    if isinstance(cause, ApiRefused):
+        return with_ether(in_options(cause))
     if isinstance(cause, HeadraceError):
-        return sentence(str(cause) or type(cause).__name__)
+        return with_ether(sentence(str(cause) or type(cause).__name__))
     if isinstance(cause, OSError) or hasattr(cause, "orig"):  # of a disk, or of a database by way of SQLAlchemy
         return sentence(f"{getattr(cause, 'orig', cause)}: the disk, or the store on it, cannot be used now")
     return f"Something went wrong in Headrace itself ({type(cause).__name__}): set HEADRACE_DEBUG=1 to see where."

@@ -8,6 +8,8 @@ from decimal import Decimal, localcontext
 from headrace.core.errors import InvalidInput
 
 _AMOUNT = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,18})?)\s*(wei|gwei|eth|ether)?", re.IGNORECASE)
+_WEI = re.compile(r"(?<![\w.,])(\d+) wei\b")
+_GWEI = 10**9
 _UNITS = {"wei": 0, "gwei": 9, "eth": 18, "ether": 18}
 
 
@@ -31,6 +33,15 @@ def parse_wei(text: str, option: str) -> int:
 def show_wei(wei: int) -> str:
     """Ether without trailing zeros, and the wei in full: nobody should have to count zeros, or to trust a rounding."""
     return f"{show_ether(wei)} ({wei:,} wei)"
+
+
+def with_ether(text: str) -> str:
+    """A sentence whose amounts in wei are told in ether too, from a gwei on: less is what nobody counts zeros of."""
+    return _WEI.sub(lambda match: _told(int(match[1])), text)
+
+
+def _told(wei: int) -> str:
+    return show_wei(wei) if wei >= _GWEI else f"{wei:,} wei"
 
 
 def show_ether(wei: int) -> str:

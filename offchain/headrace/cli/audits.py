@@ -13,12 +13,10 @@ import typer
 from headrace.cli import screens
 from headrace.cli.options import Json, address
 from headrace.cli.session import Session, session_of
+from headrace.cli.verdicts import FOUND, WITHHELD, Verdict
 from headrace.client.audits import AuditReport, RoundSource, StoreRounds, audit, parse_rounds
 from headrace.core.errors import InvalidInput
 from headrace.core.types import Address
-
-DIFFERENCES = 1
-WITHHELD = 2
 
 
 def audit_rounds(
@@ -28,7 +26,11 @@ def audit_rounds(
     store: Annotated[Path | None, typer.Option(help="Read snapshots from this database, not from the API.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Replay recorded rounds. Exit code 0: they hold; 1: they differ; 2: data is withheld or not what was recorded."""
+    """Replay recorded rounds and compare them with the chain.
+
+    Exit code 0: they hold; 1: they differ; 2: data is withheld or not what was recorded; 3: nothing was judged, for the
+    reason on stderr; 64: the command was typed wrongly.
+    """
     first, last = parse_rounds(rounds)
     whose = None if relayer is None else address(relayer)
     if store is not None and whose is None:
@@ -42,9 +44,9 @@ def audit_rounds(
     else:
         screens.show_audit(session.console, report)
     if report.is_withheld:
-        raise typer.Exit(WITHHELD)
+        raise Verdict(WITHHELD)
     if report.differs:
-        raise typer.Exit(DIFFERENCES)
+        raise Verdict(FOUND)
 
 
 async def _audit(

@@ -47,7 +47,7 @@ async def _raise(session: Session, id_: Hash32, added_wei: int, *, as_json: bool
     async with session.open_chain(session.settings) as opened:
         sender = session.sender(opened.chain, signer)
         call = Call(opened.chain.market, raise_priority_fee_data(id_), added_wei)
-        transaction_hash = await sender.send(call)
+        transaction_hash = await sender.send(call, remedy="send it some, or lower --priority-fee")
         await require_included(sender, transaction_hash, f"`headrace request show {id_}`")
     if as_json:
         answer = {"request_id": id_, "transaction_hash": transaction_hash, "added_wei": str(added_wei)}

@@ -55,16 +55,17 @@ def withdraw_credit(
     signer = session.signer(key)
     own = signer.address
     whose, receiver = address(account) if account else own, receiver_address(to) if to else None
-    wanted_wei = None if amount is None else parse_wei(amount, "AMOUNT")
+    wanted_wei = None if amount is None else _positive_wei(amount)
 
     def call(chain: Chain, credit_wei: int) -> Call:
         amount_wei = credit_wei if wanted_wei is None else wanted_wei
         if amount_wei == 0:
-            raise Refused(f"there is nothing to withdraw: the account {whose} has {credit_wei} wei of credit")
+            raise Refused(f"there is nothing to withdraw: the account {whose} has no credit")
         data = withdraw_to_data(receiver, amount_wei) if receiver else withdraw_data(whose, amount_wei)
         return Call(chain.market, data)
 
-    asyncio.run(_change(session, signer, whose, call, as_json=as_json))
+    remedy = "send it some for gas, from any account; its credit pays for no gas but that of `request new --gasless`"
+    asyncio.run(_change(session, signer, whose, call, remedy, as_json=as_json))
 
 
 @app.command("deposit")
@@ -78,12 +79,19 @@ def deposit_credit(
     session = session_of(context)
     signer = session.signer("requester")
     whose = receiver_address(account) if account else signer.address
-    amount_wei = parse_wei(amount, "AMOUNT")
+    amount_wei = _positive_wei(amount)
 
     def call(chain: Chain, _credit_wei: int) -> Call:
         return Call(chain.market, deposit_data(whose), amount_wei)
 
-    asyncio.run(_change(session, signer, whose, call, as_json=as_json))
+    asyncio.run(_change(session, signer, whose, call, "deposit less, or send it some", as_json=as_json))
+
+
+def _positive_wei(amount: str) -> int:
+    amount_wei = parse_wei(amount, "AMOUNT")
+    if amount_wei == 0:
+        raise InvalidInput("AMOUNT is 0, which moves nothing: give more")
+    return amount_wei
 
 
 async def _credit_wei(session: Session, account: Address) -> int:
@@ -92,13 +100,19 @@ async def _credit_wei(session: Session, account: Address) -> int:
 
 
 async def _change(
-    session: Session, signer: Signer, account: Address, call: Callable[[Chain, int], Call], *, as_json: bool
+    session: Session,
+    signer: Signer,
+    account: Address,
+    call: Callable[[Chain, int], Call],
+    remedy: str,
+    *,
+    as_json: bool,
 ) -> None:
     """Send a call that is made from the credit before, and show the credit after."""
     async with session.open_chain(session.settings) as opened:
         sender = session.sender(opened.chain, signer)
         before_wei = await opened.chain.credit_wei(account)
-        transaction_hash = await sender.send(call(opened.chain, before_wei))
+        transaction_hash = await sender.send(call(opened.chain, before_wei), remedy=remedy)
         await require_included(sender, transaction_hash, f"`headrace credit show --account {account}`")
         after_wei = await opened.chain.credit_wei(account)
     if as_json:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from headrace.cli import screens
-from headrace.cli.amounts import show_ether, show_wei
+from headrace.cli.amounts import show_ether, show_wei, with_ether
 from headrace.client import Draft
 from headrace.core.types import Request
 
@@ -20,7 +20,7 @@ def show_quote(console: Console, draft: Draft) -> None:
     for part in _parts(request):
         console.print(Text(f"  {part}", style="dim"), soft_wrap=True)
     for warning in draft.warnings:
-        console.print(Text(f"⚠ {screens.printable(warning)}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"⚠ {screens.printable(with_ether(warning))}", style="yellow"), soft_wrap=True)
 
 
 def _parts(request: Request) -> Iterator[str]:

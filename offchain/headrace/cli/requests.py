@@ -23,13 +23,18 @@ from headrace.cli.stopping import INTERRUPTED
 from headrace.cli.waiting import Progress, show_interrupted, shown
 from headrace.client import Answer, Draft, HeadraceClient, Wanted, fair_fee_wei
 from headrace.core.errors import HeadraceError, InvalidInput, Refused
+from headrace.core.lifecycle import RequestState
 from headrace.core.requests import MAX_QUORUM
-from headrace.core.types import Hash32, Lane
+from headrace.core.types import Address, Hash32, Lane
 
 app = typer.Typer(help="Post a prompt, follow it, read its answer, raise its fee, cancel it.", no_args_is_help=True)
 
 # After the deadline a result may still be paid, and then the refund takes its transaction.
 AFTER_DEADLINE_S = 330.0
+
+
+# Of requests, and of postings that no block has.
+STATES = (*(each.value for each in RequestState), "submitted", "unposted")
 
 
 class LaneName(StrEnum):
@@ -58,7 +63,9 @@ def new_request(
     max_tokens: Annotated[int, typer.Option(help="Most tokens of the answer.")] = 256,
     temperature: Annotated[float | None, typer.Option(help="0 to 2.")] = None,
     seed: Annotated[int | None, typer.Option(help="For an answer that can be repeated.")] = None,
-    max_reward: Annotated[str | None, typer.Option(help="Most for its nodes, such as 0.001ether.")] = None,
+    max_reward: Annotated[
+        str | None, typer.Option(help="Most for its node, or for all K of a quorum, such as 0.001ether.")
+    ] = None,
     gas_budget: Annotated[str | None, typer.Option(help="Most for settlement's gas.")] = None,
     priority_fee: Annotated[str | None, typer.Option(help="For being served sooner.")] = None,
     max_escrow: Annotated[str | None, typer.Option(help="Refuse to escrow more than this.")] = None,
@@ -69,7 +76,11 @@ def new_request(
         ModeName | None, typer.Option(help="What makes an answer good: its node's signature, a quorum, a verifier.")
     ] = None,
     quorum: Annotated[
-        str | None, typer.Option(metavar="K/N", help="K nodes of at most N must give one answer [default: 2/3].")
+        str | None,
+        typer.Option(
+            metavar="K/N",
+            help="K nodes of at most N must give one answer; each gets what the dearest asks [default: 2/3].",
+        ),
     ] = None,
     verifier: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="A contract that must take a proof of the answer.")
@@ -142,7 +153,10 @@ def list_requests(
     as_json: Json = False,
 ) -> None:
     """List requests, newest first."""
-    asyncio.run(_list(session_of(context), state, requester, limit, as_json=as_json))
+    if state is not None and state not in STATES:
+        raise InvalidInput(f"--state is {state!r}: write one of {', '.join(STATES)}")
+    whose = None if requester is None else address(requester)
+    asyncio.run(_list(session_of(context), state, whose, limit, as_json=as_json))
 
 
 # The commands' work
@@ -299,7 +313,7 @@ async def _show(session: Session, id_: Hash32, *, answer: bool, as_json: bool) -
         screens.show_answer(session.console, found.text, verified=found.verified)
 
 
-async def _list(session: Session, state: str | None, requester: str | None, limit: int, *, as_json: bool) -> None:
+async def _list(session: Session, state: str | None, requester: Address | None, limit: int, *, as_json: bool) -> None:
     signer = None if requester else session.signer("requester")
     async with session.client(signer) as client:
         found = await client.requests(limit=limit, state=state, requester=requester)

@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.amounts import show_ether, show_wei
+from headrace.cli.amounts import show_ether, show_wei, with_ether
 from headrace.client.audits import AuditReport
 from headrace.core.audit import Severity
 from headrace.core.callbacks import why_callback_failed
@@ -130,10 +130,18 @@ def show_settlement(console: Console, view: Mapping[str, Any], gas: Mapping[str,
         rows.append(("batch of", str(settlement["batch_size"])))
     if is_paid:
         rows += [("answered by" if i == 0 else "", node) for i, node in enumerate(_answerers(view))]
-        rows += [(f"{name} got", show_wei(int(settlement[f"{name}_wei"]))) for name in ("node", "relayer")]
+        rows += _paid_rows(view)
     rows.append(("refund", show_wei(int(settlement["refund_wei"]))))
     rows.append(("escrow", show_wei(int(view["escrow_wei"]))))
     show_rows(console, [*rows, *_callback_rows(view)])
+
+
+def _paid_rows(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    nodes_wei, nodes = int(view["settlement"]["node_wei"]), view["params"]["k"]
+    yield "nodes got" if nodes else "node got", show_wei(nodes_wei)
+    if nodes:
+        yield "", f"{nodes} nodes, {show_ether(nodes_wei // nodes)} each"
+    yield "relayer got", show_wei(int(view["settlement"]["relayer_wei"]))
 
 
 def _callback_rows(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -170,7 +178,7 @@ def show_request(console: Console, view: Mapping[str, Any]) -> None:
         lines.sent(view["transaction_hash"])
     lines.update(view)
     if posting and posting["reason"]:
-        console.print(Text(printable(posting["reason"]), style="yellow"))
+        console.print(Text(printable(with_ether(posting["reason"])), style="yellow"))
     _show_attempts(console, view)
     if view["settlement"]:
         show_settlement(console, view, {})

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from headrace.client import ChainSender, HeadraceClient
+from headrace.client.http import API_URL
 from headrace.core.errors import Refused
 from headrace.core.types import Hash32
 from headrace.ports import (
@@ -73,6 +74,7 @@ class Session:
             chain_id=chain.chain_id if chain else None,
             market=chain.market if chain else None,
             sleep=self.sleep,
+            url_name="--relayer" if url else API_URL,
         )
 
     def sender(self, chain: Chain, signer: Signer) -> ChainSender:

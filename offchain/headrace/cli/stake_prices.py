@@ -119,7 +119,7 @@ def _column(texts: Sequence[str], count: int, option: str) -> list[int]:
         raise InvalidInput(f"give {option} once for all models, or once for each --model")
     prices = [parse_wei(text, option) for text in texts]
     if max(prices) > MAX_PRICE_WEI:
-        raise InvalidInput(f"{option} is {max(prices)} wei, and may be at most {MAX_PRICE_WEI}")
+        raise InvalidInput(f"{option} is {max(prices)} wei, and may be at most {MAX_PRICE_WEI} wei")
     return prices if len(prices) == count else prices * count
 
 

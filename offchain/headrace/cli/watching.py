@@ -18,6 +18,7 @@ from headrace.cli import screens
 from headrace.cli.options import Json
 from headrace.cli.session import Session, session_of
 from headrace.cli.stopping import until_stopped
+from headrace.cli.verdicts import FOUND, WITHHELD, Verdict
 from headrace.client.watching import SingleProofs
 from headrace.core.errors import InvalidInput
 from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Address, Hash32
@@ -28,8 +29,6 @@ from headrace.services.indexer import Indexer, IndexerSettings
 from headrace.services.prover import Prover, ProverSettings
 from headrace.services.watch import Watch, WatchSettings
 
-FOUND = 1
-WITHHELD = 2
 _MOST = 100_000
 
 
@@ -111,7 +110,8 @@ def watch_relayer(
 ) -> None:
     """Find misses, equivocations and a relayer's faults, and prove each that pays for its gas.
 
-    Exit code with --once: 0: nothing was found; 1: faults were; 2: data is withheld or not what was recorded.
+    Exit code with --once: 0: nothing was found; 1: faults were; 2: data is withheld or not what was recorded. With or
+    without it, 3: nothing was judged, for the reason on stderr; 64: the command was typed wrongly.
     """
     if not once and (as_json or from_round is not None or to_round is not None):
         raise InvalidInput("--from-round, --to-round and --json go with --once, since a watch without it has no end")
@@ -139,9 +139,9 @@ def _show(session: Session, report: WatchReport, as_json: bool) -> None:
     else:
         show_report(session.console, report)
     if report.withheld:
-        raise typer.Exit(WITHHELD)
+        raise Verdict(WITHHELD)
     if report.faults:
-        raise typer.Exit(FOUND)
+        raise Verdict(FOUND)
 
 
 async def _for_ever(session: Session, wanted: _Wanted) -> None:

@@ -17,7 +17,7 @@ from headrace.core.audit import (
     audit_rounds,
     recorded_round,
 )
-from headrace.core.errors import InvalidInput, Unavailable
+from headrace.core.errors import InvalidInput, NotFound, Unavailable
 from headrace.core.events import BlockRef, ChainEvent
 from headrace.core.merkle import leaf_of, root_of
 from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Address, Decision, DecisionKind, Hash32, Reason
@@ -138,6 +138,7 @@ async def audit(
 
     Raises:
         InvalidInput: one of the rounds is not recorded; the message says which are.
+        NotFound: none is.
         Unavailable: the chain or the relayer does not answer.
     """
     on_progress("reading the chain")
@@ -220,7 +221,10 @@ def _chosen(
     recorded: dict[int, RecordedRound], relayer: Address, first: int | None, last: int | None
 ) -> list[RecordedRound]:
     if not recorded:
-        raise InvalidInput(f"the relayer {relayer} has recorded no round on this chain: check --relayer")
+        raise NotFound(
+            f"the relayer {relayer} has recorded no round on this chain yet, so there is nothing to audit: one is "
+            "recorded once a request was assigned. If there should be some, check --relayer"
+        )
     numbers = range(first or 1, (last or max(recorded)) + 1)
     if not numbers or numbers[-1] not in recorded:
         raise InvalidInput(f"the relayer {relayer} has recorded rounds 1..{max(recorded)} so far: choose among these")

@@ -16,7 +16,7 @@ from headrace.client.audits import ApiRounds
 from headrace.client.drafts import Draft, Network, Wanted, checked_draft, packed_of
 from headrace.client.errors import ApiRefused, NoRelease, Untrue, WaitEnded
 from headrace.client.gasless import SIGNATURE_S, GaslessRequest, chosen_fee_wei
-from headrace.client.http import RETRIED, ApiCalls, Backoff
+from headrace.client.http import API_URL, RETRIED, ApiCalls, Backoff, require_http
 from headrace.client.posted import posted_request, settled_answer
 from headrace.client.sender import TransactionSender
 from headrace.client.watching import ApiWords
@@ -57,6 +57,10 @@ class HeadraceClient:
         sleep: how to wait.
         backoff: how to wait between attempts.
         poll_s: how often a request's timeline is read.
+        url_name: what the URL was given as, for whoever must correct it.
+
+    Raises:
+        InvalidInput: the URL is none that an API can be at.
     """
 
     def __init__(
@@ -71,8 +75,11 @@ class HeadraceClient:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         backoff: Backoff | None = None,
         poll_s: float = 0.3,
+        url_name: str = API_URL,
     ) -> None:
+        require_http(api_url, url_name)
         self._url = api_url
+        self._url_name = url_name
         self._signer = signer
         self._clock = clock
         self._chain_id = chain_id
@@ -126,7 +133,7 @@ class HeadraceClient:
             if self._chain_id not in (None, network.chain_id):
                 raise Untrue(
                     f"the relayer at {self._url} serves chain {network.chain_id}, and the RPC endpoint is of chain "
-                    f"{self._chain_id}: correct HEADRACE_CHAIN__RPC_URL or HEADRACE_REQUESTER__API_URL"
+                    f"{self._chain_id}: correct HEADRACE_CHAIN__RPC_URL or {self._url_name}"
                 )
             if self._market not in (None, network.market):
                 raise Untrue(f"the relayer at {self._url} serves the market {network.market}, not {self._market}")
@@ -178,7 +185,7 @@ class HeadraceClient:
 
     async def send(self, draft: Draft, sender: TransactionSender) -> Hash32:
         """Send a draft's transaction. A draft that is sent twice is refused by the market, never paid twice."""
-        return await sender.send(draft.call)
+        return await sender.send(draft.call, remedy="send it some, or lower --max-reward or --gas-budget")
 
     async def gasless(
         self,
@@ -373,7 +380,9 @@ class HeadraceClient:
     def _calls_of(self, backoff: Backoff) -> ApiCalls:
         if self._session is None:
             raise RuntimeError("a HeadraceClient is used in `async with`")
-        return ApiCalls(self._url, self._session, backoff=backoff, rng=self._rng, sleep=self._sleep)
+        return ApiCalls(
+            self._url, self._session, backoff=backoff, rng=self._rng, sleep=self._sleep, url_name=self._url_name
+        )
 
     async def _view_or_why(self, request_id: Hash32) -> Mapping[str, Any] | ApiRefused | Unavailable:
         """A request's view, or why it cannot be had now. It is asked for once: who waits is told of every failure."""

@@ -160,19 +160,32 @@ def checked_draft(
         raise Untrue(f"the relayer drafted the deadline {request.deadline_s}, and it is {now_s} now")
     if wanted.max_escrow_wei is not None and request.escrow_wei > wanted.max_escrow_wei:
         raise Untrue(
-            f"the request would escrow {request.escrow_wei} wei, more than the {wanted.max_escrow_wei} that it may: "
-            "raise --max-escrow, or lower --max-tokens"
+            f"the request would escrow {request.escrow_wei} wei, more than the {wanted.max_escrow_wei} wei that it "
+            "may: raise --max-escrow, or lower --max-tokens"
         )
     obstacles = [str(each) for each in body.get("obstacles", ())]
     if obstacles and not wanted.force:
         raise Refused(
-            f"{' '.join(obstacles)} Nothing was sent, since it would wait in vain: raise --max-reward or --gas-budget, "
-            "or send it all the same with --force"
+            f"{' '.join(obstacles)} Nothing was sent, since it would wait in vain: {_remedy(wanted)}, or send it all "
+            "the same with --force"
         )
     call = Call(network.market, request_inference_data(request, payload if wanted.public else b""), request.escrow_wei)
     id_ = request_id(request, network.chain_id, network.market)
     warnings = tuple(str(each) for each in body.get("warnings", ()))
     return Draft(request, id_, call, warnings, wanted.public, _relayer_fee_wei(body))
+
+
+def _remedy(wanted: Wanted) -> str:
+    """What of a draft that would wait in vain can be changed: amounts that the relayer chose are enough."""
+    raised = [
+        option
+        for option, amount in (("--max-reward", wanted.max_reward_wei), ("--gas-budget", wanted.gas_budget_wei))
+        if amount is not None
+    ]
+    remedies = [f"raise {' or '.join(raised)}"] if raised else []
+    if wanted.quorum:
+        remedies.append("ask for a smaller --quorum")
+    return ", or ".join(remedies) or "try again later"
 
 
 def _relayer_fee_wei(body: Mapping[str, Any]) -> int | None:

@@ -10,6 +10,8 @@ class ApiRefused(Refused):
 
     def __init__(self, code: str, message: str, hint: str, http_status: int) -> None:
         super().__init__(" ".join(sentence(each) for each in (message, hint) if each))
+        self.message = message
+        self.hint = hint
         self.code = code
         self.http_status = http_status
 

@@ -88,8 +88,8 @@ def chosen_fee_wei(draft: Draft, wanted_wei: int | None, most_wei: int | None) -
     fee_wei = draft.relayer_fee_wei if wanted_wei is None else wanted_wei
     if most_wei is not None and fee_wei > most_wei:
         raise Untrue(
-            f"the relayer asks for {fee_wei} wei for posting the request, more than the {most_wei} that it may: raise "
-            "--max-relayer-fee, or send the transaction yourself"
+            f"the relayer asks for {fee_wei} wei for posting the request, more than the {most_wei} wei that it may: "
+            "raise --max-relayer-fee, or send the transaction yourself"
         )
     return fee_wei
 

@@ -10,14 +10,34 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
 from headrace.client.errors import ApiRefused
-from headrace.core.errors import Unavailable
+from headrace.core.errors import InvalidInput, Unavailable
 
 RETRIED = frozenset({429, 502, 503, 504})
+API_URL = "HEADRACE_REQUESTER__API_URL"
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
+
+
+def require_http(url: str, name: str) -> None:
+    """Refuse what no API can be at, before it is asked again and again.
+
+    Args:
+        url: of an API.
+        name: what it was given as.
+
+    Raises:
+        InvalidInput: it is not http or https with a host.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidInput(f"{name} is {url!r}: write the URL of a relayer's API, such as https://relayer.example")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +65,10 @@ class ApiCalls:
         rng: random.Random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         timeout_s: float = 15.0,
+        url_name: str = API_URL,
     ) -> None:
         self._url = url.rstrip("/")
+        self._url_name = url_name
         self._session = session
         self._backoff = backoff
         self._rng = rng
@@ -90,14 +112,14 @@ class ApiCalls:
                 ) as response:
                     if response.status < 400:
                         return await read(response)
-                    failure = await _refusal(response)
+                    failure = await _refusal(response, self._url_name)
                     if response.status not in RETRIED:
                         raise failure
                     retry_after_s = _retry_after_s(response)
             except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
                 failure = Unavailable(
                     f"the relayer's API at {self._url} does not answer ({type(exc).__name__}): "
-                    "check HEADRACE_REQUESTER__API_URL and that the relayer runs"
+                    f"check {self._url_name} and that the relayer runs"
                 )
             if attempt + 1 < self._backoff.attempts:
                 await self._sleep(self._backoff.delay_s(attempt, self._rng, retry_after_s))
@@ -113,13 +135,13 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
     return content
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> ApiRefused:
+async def _refusal(response: aiohttp.ClientResponse, url_name: str) -> ApiRefused:
     try:
         error = (await response.json())["error"]
         return ApiRefused(str(error["code"]), str(error["message"]), str(error["hint"]), response.status)
     except (aiohttp.ClientError, ValueError, KeyError, TypeError):
         message = f"The API answered HTTP {response.status}, and not as a Headrace relayer does."
-        return ApiRefused("HTTP_ERROR", message, "Check HEADRACE_REQUESTER__API_URL.", response.status)
+        return ApiRefused("HTTP_ERROR", message, f"Check {url_name}.", response.status)
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:

@@ -17,8 +17,7 @@ from headrace.ports import Call, Chain, Receipt, Signer
 GAS_HEADROOM_PERCENT = 150
 # The base fee at most doubles in six full blocks; later the transaction waits for it to fall.
 BASE_FEE_HEADROOM = 2
-
-
+REMEDY = "send it some"
 # How long another transaction of the same account is waited for.
 NONCE_S = 30.0
 # What nodes say when another transaction of the account has the nonce.
@@ -33,12 +32,13 @@ class TransactionSender(Protocol):
         """Whose transactions."""
         ...
 
-    async def send(self, call: Call, *, call_out_gas: int = 0) -> Hash32:
+    async def send(self, call: Call, *, call_out_gas: int = 0, remedy: str = REMEDY) -> Hash32:
         """Sign and send; the hash is known even when the node's answer was lost.
 
         Args:
             call: what to send.
             call_out_gas: what contracts that it calls may use beyond what a simulation shows.
+            remedy: what its sender can do who cannot pay for it.
 
         Raises:
             Refused: it would revert, or the account cannot pay for it; nothing was sent.
@@ -72,10 +72,10 @@ class ChainSender:
         """Whose transactions."""
         return self._signer.address
 
-    async def send(self, call: Call, *, call_out_gas: int = 0) -> Hash32:
+    async def send(self, call: Call, *, call_out_gas: int = 0, remedy: str = REMEDY) -> Hash32:
         """Sign and send a call; see `TransactionSender`."""
         async with self._sending:
-            fields = await self._fields(call, call_out_gas)
+            fields = await self._fields(call, call_out_gas, remedy)
             try:
                 return await self._sign_and_send(fields)
             except Refused as exc:
@@ -87,14 +87,14 @@ class ChainSender:
             except Refused as exc:
                 raise (self._nonce_taken() if _is_nonce_taken(exc) else exc) from exc
 
-    async def _fields(self, call: Call, call_out_gas: int) -> dict[str, Any]:
+    async def _fields(self, call: Call, call_out_gas: int, remedy: str) -> dict[str, Any]:
         (outcome,) = await self._chain.simulate(self.address, [call])
         if not outcome.succeeded:
             raise Refused(in_words(outcome.error))
         gas = await self._chain.gas_quote()
         gas_limit = min(outcome.gas_used * GAS_HEADROOM_PERCENT // 100 + call_out_gas, MAX_TRANSACTION_GAS)
         max_fee_wei = gas.base_fee_wei * BASE_FEE_HEADROOM + gas.tip_wei
-        await self._require_funds(call, call.value_wei + gas_limit * max_fee_wei)
+        await self._require_funds(call.value_wei + gas_limit * max_fee_wei, remedy)
         return {
             "type": 2,
             "chainId": self._chain.chain_id,
@@ -143,13 +143,12 @@ class ChainSender:
             await self._sleep(self._poll_s)
         return None
 
-    async def _require_funds(self, call: Call, needed_wei: int) -> None:
+    async def _require_funds(self, needed_wei: int, remedy: str) -> None:
         balance_wei = await self._chain.balance_wei(self.address)
         if balance_wei < needed_wei:
-            less = ", or lower --max-reward or --gas-budget" if call.to == self._chain.market and call.value_wei else ""
             raise Refused(
-                f"the account {self.address} has {balance_wei} wei and needs up to {needed_wei} for what it sends and "
-                f"for gas: send it some{less}"
+                f"the account {self.address} has {balance_wei} wei and needs up to {needed_wei} wei for what it sends "
+                f"and for gas: {remedy}"
             )
 
 

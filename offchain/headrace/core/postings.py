@@ -213,7 +213,7 @@ def require_fee(signed: SignedRequest, floor_wei: int) -> None:
     if signed.relayer_fee_wei < floor_wei:
         raise FeeTooLow(
             f"the relayer's fee is {signed.relayer_fee_wei} wei, and for posting this request now it must be at least "
-            f"{floor_wei}: sign a higher one"
+            f"{floor_wei} wei: sign a higher one"
         )
 
 
@@ -231,7 +231,7 @@ def require_credit(requester: Address, credit_wei: int, reserved_wei: int, cost_
     """
     missing_wei = cost_wei - (credit_wei - reserved_wei)
     if missing_wei > 0:
-        other = f", of which {reserved_wei} are for its requests that are being posted" if reserved_wei else ""
+        other = f", of which {reserved_wei} wei are for its requests that are being posted" if reserved_wei else ""
         raise CreditShort(
             f"escrow and fee are {cost_wei} wei, and the account {requester} has {credit_wei} wei of credit in the "
             f"market{other}: deposit {missing_wei} wei more"
