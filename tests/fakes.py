@@ -231,6 +231,7 @@ class FakeChain:
         self.lag = 0  # blocks that the node is behind
         self.gas = GasQuote(base_fee_wei=GWEI, tip_wei=GWEI)
         self.terms = TERMS
+        self.with_code: set[Address] = set()
         self.balances: defaultdict[Address, int] = defaultdict(lambda: 10**20)
         self.credits: Counter[Address] = Counter()  # before what requests that were posted for their requesters took
         self.wallets: dict[Address, bytes] = {}  # contract accounts, with the signature that each takes for its own
@@ -424,6 +425,10 @@ class FakeChain:
     async def balance_wei(self, account: Address) -> int:
         self._enter("balance_wei")
         return self.balances[account]
+
+    async def has_code(self, account: Address) -> bool:
+        self._enter("has_code")
+        return account in self.with_code
 
     async def credit_wei(self, account: Address) -> int:
         self._enter("credit_wei")

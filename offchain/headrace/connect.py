@@ -14,6 +14,7 @@ import headrace.cli
 from headrace.cli.requests import AFTER_DEADLINE_S
 from headrace.cli.session import require_included
 from headrace.client import Answer, ApiRefused, ChainSender, HeadraceClient, Untrue, WaitEnded, Wanted, fair_fee_wei
+from headrace.client.callbacks import require_callable
 from headrace.core.errors import HeadraceError, Refused
 from headrace.ports import Chain, Clock
 from headrace.settings import Settings, load_settings
@@ -51,6 +52,7 @@ class Connection:
         if not wanted.model:
             wanted = replace(wanted, model=await self.client.offered_model())
         draft = await self.client.draft(wanted)
+        await require_callable(self.chain, draft.request)
         if gasless:
             most_wei = fair_fee_wei(await self.chain.gas_quote(), draft)
             await self.client.submit(await self.client.gasless(draft, most_fee_wei=most_wei))

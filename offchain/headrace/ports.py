@@ -223,6 +223,10 @@ class Chain(Protocol):
         """Wei of an account itself."""
         ...
 
+    async def has_code(self, account: Address) -> bool:
+        """Whether a call of the account runs anything: a contract, or code that the account lends itself (EIP-7702)."""
+        ...
+
     async def credit_wei(self, account: Address) -> int:
         """Credit in the market."""
         ...

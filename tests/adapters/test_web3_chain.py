@@ -200,6 +200,14 @@ async def test_facts__are_those_of_the_contracts(anvil: LocalChain, chain: Web3C
     assert await chain.credit_wei(anvil.accounts[1]) == 0
 
 
+async def test_has_code__contracts_and_lent_code__but_no_plain_account(anvil: LocalChain, chain: Web3Chain) -> None:
+    lent = "0x" + "77" * 20
+    await anvil.rpc("anvil_setCode", lent, "0xef0100" + chain.market[2:])  # EIP-7702's pointer to a contract
+    assert await chain.has_code(chain.market)
+    assert await chain.has_code(lent)
+    assert not await chain.has_code(anvil.accounts[1])
+
+
 async def test_read__reverts__says_with_what(chain: Web3Chain) -> None:
     with pytest.raises(InvalidInput, match=r"modelOf reverts with UnknownModel\(modelId=0x9999"):
         await chain._model("0x" + "99" * 32)

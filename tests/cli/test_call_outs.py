@@ -17,6 +17,7 @@ from headrace.core.calls import request_inference_data
 from headrace.core.requests import request_id
 from headrace.core.types import ZERO_HASH, Address, Hash32, Mode, Request, Result, RoundRecord, Status
 from headrace.ports import Call, ResultSetCall
+from tests.api.world import REQUESTER_SIGNER
 from tests.cli.conftest import Desk
 from tests.cli.ledger import NODE, NODE_KEY, RELAYER, STRANGER, Ledger
 from tests.fakes import VERIFIER, make_request
@@ -30,9 +31,19 @@ ANSWER = b"Rayleigh scattering."
 
 
 def test_new__callback_gas__is_in_the_request(desk: Desk) -> None:
+    desk.relayer.chain.with_code.add(REQUESTER_SIGNER.address)
     desk.json("request", "new", "Why is the sky blue?", "--callback-gas", "150000", "--public")
     (request,) = desk.posted
     assert (request.callback_gas, request.inline_result) == (150_000, True)
+
+
+@pytest.mark.parametrize("way", [(), ("--gasless",)])
+def test_new__callback_gas_of_a_plain_account__is_refused_after_the_quote(desk: Desk, way: tuple[str, ...]) -> None:
+    refusal = desk.refusal("request", "new", "Why is the sky blue?", "--callback-gas", "150000", *way)
+    assert f"The account {REQUESTER_SIGNER.address} has no code" in refusal
+    assert "leave out --callback-gas" in refusal
+    assert "for the relayer's gas" in desk.out
+    assert desk.posted == []
 
 
 def test_new__verifier_without_a_node_for_it__is_refused(desk: Desk) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from headrace.adapters.bloom import HeaderBlooms
 from headrace.adapters.deployment import Deployment
 from headrace.adapters.json_rpc import JsonRpc, RpcError
-from headrace.adapters.web3_part import ChainPart, b32
+from headrace.adapters.web3_part import ChainPart, b32, bytes_of
 from headrace.core.errors import ChainUnavailable
 from headrace.core.events import BlockRef, ChainEvent
 from headrace.core.scheduling import Offer
@@ -95,6 +95,9 @@ class ChainReader(ChainPart):
 
     async def balance_wei(self, account: Address) -> int:
         return int(await self._ask("eth_getBalance", account, "latest"), 16)
+
+    async def has_code(self, account: Address) -> bool:
+        return bool(bytes_of(await self._ask("eth_getCode", account, "latest")))
 
     async def credit_wei(self, account: Address) -> int:
         balance, _ = await self._read(self._market, self.market, "accountOf", account)

@@ -22,6 +22,7 @@ from headrace.cli.session import OpenChain, Session, require_included, session_o
 from headrace.cli.stopping import INTERRUPTED
 from headrace.cli.waiting import Progress, show_interrupted, shown
 from headrace.client import Answer, Draft, HeadraceClient, Wanted, fair_fee_wei
+from headrace.client.callbacks import require_callable
 from headrace.core.errors import HeadraceError, InvalidInput, Refused
 from headrace.core.lifecycle import RequestState
 from headrace.core.requests import MAX_QUORUM
@@ -183,6 +184,7 @@ async def _new(
         draft = await client.draft(wanted)
         if not as_json:
             show_quote(session.console, draft)
+        await require_callable(opened.chain, draft.request)
         progress.request_id, progress.deadline_s = draft.request_id, draft.request.deadline_s
         with shown(progress, session.console, as_json=as_json):
             if way.gasless:

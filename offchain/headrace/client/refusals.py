@@ -24,7 +24,8 @@ WORDS: Mapping[str, str] = {
     "InvalidTerms": "the market takes no request with these terms: draft it anew",
     "InvalidVerifier": "the verifier {verifier} is no contract: correct --verifier",
     "NoFailedCallback": "the request {requestId} has no callback that failed: there is nothing to call again",
-    "NotAccount": "only {account} itself can have its credit paid out, as it is no contract: sign with its key (`--key`)",
+    "NotAccount": "only {account} itself can have its credit paid out, as it is no contract: sign with its key "
+    "(`--key`)",
     "NotPending": "the request {requestId} is not open: the market says that it is {status}",
     "NotRequester": "the request is of {requester}, and only its requester can do this",
     "NothingSent": "no wei were sent: give an amount above 0",
