@@ -38,6 +38,7 @@ from headrace.core.types import ZERO_ADDRESS, Address, MarketTerms, Price
 from headrace.node.attester import Attester
 from headrace.node.daemon import NodeDaemon
 from headrace.node.options import NodeOptions, OfferedModel
+from headrace.node.payability import Payability
 from headrace.node.self_settler import SelfSettler
 from headrace.ports import Backend, ModelFacts, NodeFacts
 from headrace.services.aggregator import Aggregator
@@ -405,6 +406,7 @@ async def run_node(settings: Settings) -> None:
             journal,
             backend,
             SystemClock(),
+            await _payability(stack, settings, signer.address),
             rng=random.Random(),
             random_bytes=secrets.token_bytes,
             attester=await _attester(settings, options),
@@ -453,6 +455,13 @@ async def _attester(settings: Settings, options: NodeOptions) -> Attester | None
             hint=f"its registrar must run `headrace verifier attest {signer.address} --model NAME`",
         )
     return Attester(signer, options.chain_id, verifier)
+
+
+async def _payability(stack: AsyncExitStack, settings: Settings, node: Address) -> Payability:
+    chain = await stack.enter_async_context(open_chain(settings))
+    section = settings.node.self_settlement
+    policy = section.policy() if section.enabled else None
+    return Payability(chain, SystemClock(), node, await chain.market_terms(), policy)
 
 
 async def _self_settler(

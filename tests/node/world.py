@@ -15,21 +15,24 @@ from headrace.adapters.node_journal import SqlNodeJournal
 from headrace.core.envelope import hash_payload
 from headrace.core.errors import BackendUnavailable
 from headrace.core.requests import request_id
+from headrace.core.self_settlement import SelfSettlementPolicy
 from headrace.core.tasks import Delivery, LinkedNode, Refusal, Task
 from headrace.core.typed_data import Domain, digest, hash_assignment
-from headrace.core.types import Address, Assignment, Price, Request
+from headrace.core.types import ZERO_ADDRESS, Address, Assignment, Hash32, Pending, Price, Request, Status
 from headrace.node.attester import Attester
 from headrace.node.daemon import NodeDaemon
 from headrace.node.options import NodeOptions, OfferedModel
+from headrace.node.payability import Payability, PayabilitySettings
 from headrace.node.vitals import Vitals
-from headrace.ports import Generation
-from tests.fakes import MARKET, MODEL_ID, START_S, FakeClock, FakeSigner, make_request
+from headrace.ports import Generation, NodeFacts
+from tests.fakes import MARKET, MODEL_ID, START_S, FakeChain, FakeClock, FakeSigner, make_request
 
 CHAIN_ID = 31337
 DEADLINE_S = 10.0
 MODEL = OfferedModel(MODEL_ID, "smol", 500, Price(per_prompt_kib_wei=10**12, per_thousand_tokens_wei=10**12))
 RELAYER_KEY = FakeSigner(11)
 NODE_KEY = FakeSigner(22)
+OWNER: Address = "0x" + "0d" * 20
 DOMAIN = Domain(CHAIN_ID, MARKET)
 
 
@@ -147,6 +150,39 @@ class ScriptedEvents:
         self._bell.ring()
 
 
+class PostedChain(FakeChain):
+    """A chain on which every request is pending, but for those that a test names; with the two registered."""
+
+    def __init__(self, clock: FakeClock, bell: Bell) -> None:
+        super().__init__(clock)
+        self._bell = bell
+        self.bonded = {RELAYER_KEY.address}
+        self.not_pending: dict[Hash32, Status] = {}
+        self.effective_deadlines: dict[Hash32, int] = {}
+
+    async def pending(self, request_ids: Sequence[Hash32]) -> list[Pending | None]:
+        self._enter("pending")
+        self._bell.ring()
+        return [
+            None if each in self.not_pending else Pending(0, self.effective_deadlines.get(each, 2**40 - 1))
+            for each in request_ids
+        ]
+
+    async def node_facts(self, key: Address) -> NodeFacts:
+        self._enter("node_facts")
+        return self.facts.get(key, member(key))
+
+    async def statuses(self, request_ids: Sequence[Hash32]) -> list[Status]:
+        self._enter("statuses")
+        return [self.not_pending.get(each, Status.PENDING) for each in request_ids]
+
+
+def member(key: Address, **changes: Any) -> NodeFacts:
+    """A node of the market that is past its probation."""
+    facts = NodeFacts(key, OWNER, 10**18, 0, True, OWNER, START_S - 10**6, 100, 0, 0)
+    return dataclasses.replace(facts, **changes)
+
+
 class World:
     """One relayer, and what its nodes need."""
 
@@ -156,6 +192,8 @@ class World:
         self.clock = FakeClock()
         self.events = ScriptedEvents(self.bell)
         self.backend = ScriptedBackend(self.bell)
+        self.chain = PostedChain(self.clock, self.bell)
+        self.payability = PayabilitySettings(posting_wait_s=0.2, poll_s=0.005)
         self.link = self.new_link()
 
     def new_link(self, **changes: Any) -> LinkServer:
@@ -205,6 +243,9 @@ class World:
             journal,
             self.backend,
             self.clock,
+            Payability(
+                self.chain, self.clock, signer.address, self.chain.terms, SelfSettlementPolicy(), self.payability
+            ),
             rng=random.Random(1),
             random_bytes=random.Random(2).randbytes,
             vitals=lambda: Vitals(4096, 100),
@@ -257,10 +298,12 @@ def make_task(
     word: Mapping[str, Any] | None = None,
     model_name: str = "smol",
     given_prompt: bytes | None = None,
+    is_open: bool = False,
     **request_changes: Any,
 ) -> Task:
     """A task as the relayer hands it out; name what a test is about."""
-    fields = {"relayer": relayer.address, "prompt_hash": hash_payload(prompt), "prompt_bytes": len(prompt)}
+    named = ZERO_ADDRESS if is_open else relayer.address
+    fields = {"relayer": named, "prompt_hash": hash_payload(prompt), "prompt_bytes": len(prompt)}
     request: Request = make_request(**{**fields, "deadline_s": START_S + 3600, **request_changes})
     assignment = dataclasses.replace(
         Assignment(

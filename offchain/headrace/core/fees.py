@@ -36,6 +36,18 @@ def reward_wei(price: Price, prompt_bytes: int, max_output_tokens: int) -> int:
     return kib * price.per_prompt_kib_wei + thousands * price.per_thousand_tokens_wei
 
 
+def is_on_probation(terms: MarketTerms, settled_count: int, joined_at_s: int, now_s: int) -> bool:
+    """Whether the market caps a node's reward.
+
+    Args:
+        terms: the market's numbers.
+        settled_count: results that were settled for the node's payee.
+        joined_at_s: since when the node is in the market.
+        now_s: time of the block that settles, or of an earlier one to be sure.
+    """
+    return settled_count < terms.probation_settled_count or now_s < joined_at_s + terms.probation_duration_s
+
+
 def charged_gas(terms: MarketTerms, batch_size: int, result_bytes: int, nodes: int = 1, set_size: int = 1) -> int:
     """Gas that the market pays a relayer for one item of a batch of `batch_size`, as `Results._contextOf` counts it.
 

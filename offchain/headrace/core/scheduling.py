@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from headrace.core.errors import InvalidInput
-from headrace.core.fees import charged_gas, charged_gas_price_wei, reward_wei
+from headrace.core.fees import charged_gas, charged_gas_price_wei, is_on_probation, reward_wei
 from headrace.core.gas import call_out_gas, fits_alone
 from headrace.core.reference.priority import is_expired, score_e9, score_of
 from headrace.core.reference.route_cost import find_route
@@ -425,11 +425,8 @@ class _Cycle:
         return not self._is_graduated(node) and _reward(request, node) > self._inputs.terms.probation_max_reward_wei
 
     def _is_graduated(self, node: NodeView) -> bool:
-        terms = self._inputs.terms
-        return (
-            node.settled_count >= terms.probation_settled_count
-            and self._inputs.now_ms >= (node.joined_at_s + terms.probation_duration_s) * 1000
-        )
+        now_s = self._inputs.now_ms // 1000
+        return not is_on_probation(self._inputs.terms, node.settled_count, node.joined_at_s, now_s)
 
     def _why_no_route(self, request: WaitingRequest) -> Reason:
         """The last filter that took away what was left, counting busy and taken nodes as the nearest to a route."""

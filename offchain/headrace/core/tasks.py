@@ -16,6 +16,8 @@ class RefusalReason(StrEnum):
     PROMPT_TOO_LONG = "prompt_too_long"  # with its answer, for the model's context
     UNKNOWN_MODEL = "unknown_model"
     REWARD_TOO_LOW = "reward_too_low"
+    UNPAYABLE = "unpayable"  # the chain says that an answer would not be paid
+    CHAIN_UNAVAILABLE = "chain_unavailable"  # so whether it would is not known
     DEADLINE_INFEASIBLE = "deadline_infeasible"
     BUSY = "busy"
     BACKEND_UNAVAILABLE = "backend_unavailable"

@@ -53,6 +53,7 @@ from headrace.node.attester import Attester
 from headrace.node.executor import Executor
 from headrace.node.journal import NodeJournal
 from headrace.node.options import NodeOptions
+from headrace.node.payability import Payability
 from headrace.node.vitals import Vitals, read_vitals
 from headrace.ports import Backend, Clock, Signer
 
@@ -78,6 +79,7 @@ class NodeDaemon:
         journal: an open journal, of this node alone.
         backend: runs the models. The caller closes it, and the journal, after `run`.
         clock: wall-clock time.
+        payability: tells whether an answer would be paid.
         rng: spreads reconnections.
         random_bytes: gives that many, for the salts of envelopes.
         vitals: free memory and load.
@@ -91,6 +93,7 @@ class NodeDaemon:
         journal: NodeJournal,
         backend: Backend,
         clock: Clock,
+        payability: Payability,
         *,
         rng: random.Random,
         random_bytes: Callable[[int], bytes],
@@ -101,6 +104,7 @@ class NodeDaemon:
         self._signer = signer
         self._backend = backend
         self._clock = clock
+        self._payability = payability
         self._rng = rng
         self._vitals = vitals
         self._verifiers = () if attester is None else (attester.verifier,)
@@ -120,6 +124,7 @@ class NodeDaemon:
             backend,
             clock,
             random_bytes,
+            payability,
             on_load=self._load_changed.set,
             on_result=self._on_result,
             on_gave_up=self._on_gave_up,
@@ -160,6 +165,7 @@ class NodeDaemon:
                 await self._executor.start(group)
                 background = [
                     group.create_task(self._probe_backend(), name="probe"),
+                    group.create_task(self._probe_chain(), name="probe of the chain"),
                     group.create_task(self._prune(), name="prune"),
                     group.create_task(self._keep_linked(), name="link"),
                 ]
@@ -308,6 +314,13 @@ class NodeDaemon:
                 if not self._executor.backend_up:
                     log.info("backend_recovered")
                 self._executor.set_backend_up(True)
+
+    async def _probe_chain(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.probe_interval_s)
+            if not self._payability.chain_answers:
+                await self._payability.probe()
+                self._load_changed.set()
 
     async def _prune(self) -> None:
         while True:

@@ -39,6 +39,7 @@ from headrace.node.attester import Attester
 from headrace.node.context import ContextCheck
 from headrace.node.journal import NodeJournal
 from headrace.node.options import NodeOptions, OfferedModel
+from headrace.node.payability import Payability
 from headrace.node.prompt import read_prompt, result_content
 from headrace.node.refusing import TaskRefused
 from headrace.ports import Backend, Clock, Generation, Signer
@@ -60,6 +61,7 @@ class Executor:
         backend: runs the models.
         clock: wall-clock time.
         random_bytes: gives that many, for the salts of envelopes.
+        payability: tells whether an answer would be paid.
         on_load: called when what a heartbeat says has changed.
         on_result: called when there is something to deliver.
         on_gave_up: called with what the relayer must hear when an accepted task will not be finished.
@@ -74,6 +76,7 @@ class Executor:
         backend: Backend,
         clock: Clock,
         random_bytes: Callable[[int], bytes],
+        payability: Payability,
         *,
         on_load: Callable[[], None],
         on_result: Callable[[], None],
@@ -86,6 +89,7 @@ class Executor:
         self._backend = backend
         self._clock = clock
         self._random_bytes = random_bytes
+        self._payability = payability
         self._on_load = on_load
         self._on_result = on_result
         self._on_gave_up = on_gave_up
@@ -118,7 +122,7 @@ class Executor:
     @property
     def offered(self) -> tuple[Hash32, ...]:
         """Ids of the models that it takes tasks for now."""
-        if self._stopping or not self._backend_up:
+        if self._stopping or not self._backend_up or not self._payability.chain_answers:
             return ()
         served = set(self._backend.model_names)
         return tuple(sorted(model.model_id for model in self._options.models if model.name in served))
@@ -195,6 +199,8 @@ class Executor:
         except TaskRefused as refused:
             async with self._taking:
                 await self._refuse(task, refused, reply)
+            if refused.reason is RefusalReason.CHAIN_UNAVAILABLE:
+                self._on_load()
 
     async def _ask_around(self, task: Task, relayer: Address) -> None:
         """What only others can tell of a task that is new, after all that the node knows by itself."""
@@ -202,6 +208,11 @@ class Executor:
         if not _is_promised(entry):
             self._check(task, relayer)
             await self._context.require_fit(task.model_name, read_prompt(task.prompt, task.request.max_output_tokens))
+            await self._payability.require_paid(task)
+        elif entry is not None and entry.task and read_task(entry.task).assignment != task.assignment:
+            # Another reward, and another round that must be recorded.
+            self._require_newer_round(task, relayer, entry)
+            await self._payability.require_paid(task)
 
     async def _give_word(self, task: Task, relayer: Address, reply: Callable[[Accept | Refusal], None]) -> None:
         identity = task.assignment.request_id
@@ -253,6 +264,20 @@ class Executor:
 
     async def _move_to_newer_round(self, task: Task, relayer: Address, entry: JournalEntry) -> JournalEntry:
         """A quorum is listed again: the same request of the same relayer, in a newer round. What is computed stays."""
+        self._require_newer_round(task, relayer, entry)
+        word = task.assignment
+        frame, promise, now_ms = encode(TaskMessage.of(task)), self._promise(task), self._clock.now_ms()
+        try:
+            async with self._turn:
+                moved = await self._journal.move_to_round(
+                    entry.request_id, word.round, frame, promise, word.reward_wei, now_ms
+                )
+        except IllegalTransition as exc:
+            raise TaskRefused(RefusalReason.BACKEND_FAILED, f"its computation ended without an answer: {exc}") from None
+        log.info("task_listed_again", requestId=entry.request_id, round=word.round, before=entry.round)
+        return moved
+
+    def _require_newer_round(self, task: Task, relayer: Address, entry: JournalEntry) -> None:
         before, word = read_task(entry.task).assignment, task.assignment
         is_newer = word.round > before.round and word.relayer == before.relayer
         if task.request.mode is not Mode.QUORUM or not is_newer:
@@ -264,16 +289,6 @@ class Executor:
         self._check_price(task, self._model_of(task))
         if self._left_s(task) <= 0:
             raise TaskRefused(RefusalReason.DEADLINE_INFEASIBLE, "its deadline has passed")
-        frame, promise, now_ms = encode(TaskMessage.of(task)), self._promise(task), self._clock.now_ms()
-        try:
-            async with self._turn:
-                moved = await self._journal.move_to_round(
-                    entry.request_id, word.round, frame, promise, word.reward_wei, now_ms
-                )
-        except IllegalTransition as exc:
-            raise TaskRefused(RefusalReason.BACKEND_FAILED, f"its computation ended without an answer: {exc}") from None
-        log.info("task_listed_again", requestId=entry.request_id, round=word.round, before=before.round)
-        return moved
 
     def reprice(self, model_id: Hash32, price: Price) -> None:
         """Ask another price for a model from now on. What was accepted before stays accepted."""

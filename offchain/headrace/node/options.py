@@ -35,7 +35,7 @@ class NodeOptions:
     region: str = "local"
     initial_latency_ms: int = 1_000  # of a 7B-class answer, said until one was measured
     heartbeat_interval_s: float = 2.0
-    probe_interval_s: float = 5.0  # of a backend that is down
+    probe_interval_s: float = 5.0  # of the backend, and of a chain that did not answer
     redeliver_after_s: float = 10.0  # when a delivery stays unanswered on a link that stands
     answer_timeout_s: float = 15.0  # for what the relayer must say at once
     backoff_base_s: float = 0.5
