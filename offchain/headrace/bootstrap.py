@@ -477,6 +477,7 @@ async def _self_settler(
         signer,
         payer,
         await chain.market_terms(),
+        (await chain.fault_terms()).missed_wei,
         GuardPolicy({chain.market: frozenset({selectors()["submitAssigned"]})}, MAX_FEE_CEILING_WEI),
         settings.node.self_settlement.policy(),
     )

@@ -267,6 +267,7 @@ async def started(journal: SqlNodeJournal, chain: Web3Chain, task: Task) -> Self
         NODE,
         PAYER,
         await chain.market_terms(),
+        (await chain.fault_terms()).missed_wei,
         GuardPolicy({chain.market: frozenset({selectors()["submitAssigned"]})}, MAX_FEE_CEILING_WEI),
         SelfSettlementPolicy(),
         SelfSettlerSettings(sure_blocks=2),

@@ -17,15 +17,16 @@ from headrace.core.self_settlement import (
     first_bid,
     free_nonce,
     higher_bid,
+    is_miss_provable,
     is_worth,
     next_step,
     pay_wei,
     payloads_to_try,
     why_never,
 )
-from headrace.core.types import GasQuote, MarketTerms, Mode, Pending, Request, Status
+from headrace.core.types import ZERO_ADDRESS, GasQuote, MarketTerms, Mode, Pending, Request, Status
 from tests.core.strategies import quotes, requests, terms, uints
-from tests.fakes import TERMS, make_request
+from tests.fakes import RELAYER, TERMS, make_request
 
 GRACE_S = 300
 DEADLINE_S = 1_000_000
@@ -159,6 +160,34 @@ def test_pay__a_callbacks_gas__is_paid_for_from_the_budget() -> None:
 @given(st.integers(0, 10**18), st.integers(0, 10**18), st.integers(0, 100_000))
 def test_is_worth__asks_for_the_return_that_is_set(pay: int, cost: int, bps: int) -> None:
     assert is_worth(SelfSettlementPolicy(min_return_bps=bps), pay, cost) is (pay * 10_000 >= cost * bps)
+
+
+def test_is_worth__a_slash_that_is_spared__counts_as_pay() -> None:
+    assert is_worth(POLICY, 60, 100, spared_wei=40)
+    assert not is_worth(POLICY, 60, 100, spared_wei=39)
+
+
+NAMED = make_request(deadline_s=DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    ("request_", "relayer", "effective_s", "recorded_at_s", "it_is"),
+    [
+        (NAMED, RELAYER, DEADLINE_S, DEADLINE_S, True),
+        (NAMED, RELAYER, DEADLINE_S, DEADLINE_S + 1, False),
+        (NAMED, RELAYER, DEADLINE_S, 0, False),
+        (NAMED, RELAYER, DEADLINE_S - 1, DEADLINE_S - 5, False),
+        (NAMED, "0x" + "b2" * 20, DEADLINE_S, DEADLINE_S, False),
+        (replace(NAMED, relayer=ZERO_ADDRESS), RELAYER, DEADLINE_S, DEADLINE_S, False),
+        (replace(NAMED, mode=Mode.VERIFIER), RELAYER, DEADLINE_S, DEADLINE_S, False),
+        (replace(NAMED, mode=Mode.QUORUM, k=2, n=2), RELAYER, DEADLINE_S, DEADLINE_S, False),
+    ],
+    ids=["provable", "recorded late", "not recorded", "cancelled", "another", "open race", "verifier", "quorum"],
+)
+def test_is_miss_provable__as_the_faults_contract_has_it(
+    request_: Request, relayer: str, effective_s: int, recorded_at_s: int, it_is: bool
+) -> None:
+    assert is_miss_provable(request_, relayer, Pending(0, effective_s), recorded_at_s) is it_is
 
 
 def test_is_worth__by_default__covers_its_gas() -> None:

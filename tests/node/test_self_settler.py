@@ -20,11 +20,11 @@ from headrace.core.link_messages import TaskMessage, encode
 from headrace.core.self_settlement import SelfSettlementPolicy, Settlement, SettlementState
 from headrace.core.tasks import Task
 from headrace.core.typed_data import Domain, digest, hash_assignment
-from headrace.core.types import GasQuote, Hash32, Mode, Result, Status
+from headrace.core.types import GasQuote, Hash32, Mode, Result, RoundRecord, Status
 from headrace.node.self_settler import SelfSettler, SelfSettlerSettings
 from headrace.ports import CallOutcome
 from tests.fakes import GWEI, MARKET, START_S, TERMS, FakeChain, FakeClock, FakeSigner, LoopClock
-from tests.node.world import NODE_KEY, RELAYER_KEY, make_task
+from tests.node.world import NODE_KEY, RELAYER_KEY, make_task, member
 from tests.services.world import AnySelector
 
 PAYER_KEY = FakeSigner(33)
@@ -32,6 +32,7 @@ PAYER = PAYER_KEY.address
 DEADLINE_S = START_S + 600
 DUE_S = DEADLINE_S + 31  # after the deadline and the patience with its relayer
 ANSWER = b"Rayleigh scattering."
+MISSED_WEI = 10**17
 SETTINGS = SelfSettlerSettings(retry_s=20, sure_blocks=3, give_up_blocks=2, max_open=2)
 
 
@@ -56,6 +57,7 @@ class World:
             NODE_KEY,
             self.payer,
             self.chain.terms,
+            MISSED_WEI,
             GuardPolicy({MARKET: AnySelector()}, 10_000 * GWEI),
             self.policy,
             SETTINGS,
@@ -265,6 +267,51 @@ async def test_what_is_not_worth_its_gas_waits_until_gas_is_cheaper(world: World
     assert world.chain.sent == []  # it is not asked about at every block
     await world.at(DUE_S + 20, blocks=2)
     assert await world.status(request_id) is Status.FULFILLED
+
+
+POOR = {"max_reward_wei": 10**14, "gas_budget_wei": 0, "priority_fee_wei": 0}
+RECORDED = RoundRecord(1, "0x" + "d1" * 32, "0x" + "d2" * 32, "0x" + "d3" * 32, 1, "0x" + "d4" * 32, 1, 0, 0)
+# More than the reward, and less than what a miss costs.
+DEAR = GasQuote(1_000 * GWEI, GWEI)
+
+
+async def poor_and_recorded(world: World, *, round_: int = 3, stake_wei: int = 10**18, **changes: Any) -> Hash32:
+    """An answer that does not pay for its gas, of a round that its relayer recorded before it vanished."""
+    request_id = await world.answered(**{**POOR, **changes})
+    world.chain.facts[NODE_KEY.address] = member(NODE_KEY.address, stake_wei=stake_wei)
+    world.chain.mine(world.chain.recorded(RELAYER_KEY.address, dataclasses.replace(RECORDED, round=round_)))
+    world.chain.gas = DEAR
+    return request_id
+
+
+async def test_plan__a_miss_would_cost_more_than_the_gas__settles_at_a_loss(world: World) -> None:
+    request_id = await poor_and_recorded(world)
+    await world.at(DUE_S, blocks=2)
+    assert await world.status(request_id) is Status.FULFILLED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"round_": 4},
+        {"mode": Mode.VERIFIER, "verifier": "0x" + "ee" * 20},
+        {"stake_wei": 5 * 10**16},
+    ],
+    ids=["round not recorded", "another mode", "little stake left"],
+)
+async def test_plan__nothing_or_too_little_is_at_stake__waits_for_cheaper_gas(
+    world: World, changes: dict[str, Any]
+) -> None:
+    await poor_and_recorded(world, **changes)
+    await world.at(DUE_S)
+    assert world.chain.sent == []
+
+
+async def test_plan__cancelled__is_no_miss(world: World) -> None:
+    request_id = await poor_and_recorded(world)
+    world.chain.mine(world.chain.cancel_announced(request_id, DEADLINE_S - 100))
+    await world.at(DUE_S)
+    assert world.chain.sent == []
 
 
 async def test_what_is_never_worth_its_gas_ends_with_the_reason(

@@ -168,9 +168,30 @@ def pay_wei(
     return paid.node_wei + paid.relayer_wei
 
 
-def is_worth(policy: SelfSettlementPolicy, pay: int, cost_wei: int) -> bool:
-    """Whether a transaction brings in what the policy asks for."""
-    return pay * BPS >= cost_wei * policy.min_return_bps
+def is_miss_provable(request: Request, relayer: Address, pending: Pending, recorded_at_s: int) -> bool:
+    """Whether the request's expiry could be proven a miss of the node that accepted it, as `Faults.proveMissed` has it.
+
+    Args:
+        request: what was accepted.
+        relayer: whose assignment it was.
+        pending: what the market keeps of the request.
+        recorded_at_s: when the assignment's round was recorded, 0 = it was not.
+    """
+    is_named = request.mode is Mode.SIGNATURE and request.relayer == relayer
+    is_cancelled = pending.effective_deadline_s != request.deadline_s
+    return is_named and not is_cancelled and 0 < recorded_at_s <= request.deadline_s
+
+
+def is_worth(policy: SelfSettlementPolicy, pay: int, cost_wei: int, spared_wei: int = 0) -> bool:
+    """Whether a transaction brings in what the policy asks for.
+
+    Args:
+        policy: the node's.
+        pay: what the market pays.
+        cost_wei: what its gas costs.
+        spared_wei: of the node's stake, what it would be slashed if nobody settled.
+    """
+    return (pay + spared_wei) * BPS >= cost_wei * policy.min_return_bps
 
 
 def free_nonce(mined: int, taken: Collection[int]) -> int:

@@ -30,6 +30,7 @@ from headrace.core.self_settlement import (
     first_bid,
     free_nonce,
     higher_bid,
+    is_miss_provable,
     is_worth,
     next_step,
     pay_wei,
@@ -89,6 +90,7 @@ class SelfSettler:
         node: the node's key.
         payer: the key that sends and pays gas; may be the node's.
         terms: the market's numbers.
+        missed_wei: what a miss costs, of the node's stake.
         guard: what the payer's key may sign.
         policy: when a node settles by itself.
         settings: waits and bounds.
@@ -103,6 +105,7 @@ class SelfSettler:
         node: Signer,
         payer: Signer,
         terms: MarketTerms,
+        missed_wei: int,
         guard: GuardPolicy,
         policy: SelfSettlementPolicy,
         settings: SelfSettlerSettings | None = None,
@@ -114,6 +117,7 @@ class SelfSettler:
         self._node = node
         self._payer = payer
         self._terms = terms
+        self._missed_wei = missed_wei
         self._policy = policy
         self._settings = settings or SelfSettlerSettings()
         self._domain = Domain(chain.chain_id, chain.market)
@@ -273,10 +277,21 @@ class SelfSettler:
                 quote,
             )
             cost_wei = outcome.gas_used * quote.price_wei
-            if is_worth(self._policy, paid_wei, cost_wei):
+            # What is asked for only if the pay alone is too little.
+            spared_wei = 0 if is_worth(self._policy, paid_wei, cost_wei) else await self._spared_wei(task, pending)
+            if is_worth(self._policy, paid_wei, cost_wei, spared_wei):
                 return _Plan(call.data, _gas_limit(outcome.gas_used, load), quote)
-            reason = f"it would bring in {paid_wei} wei, and cost {cost_wei} wei of gas"
+            spares = f", spare {spared_wei} wei of stake" if spared_wei else ""
+            reason = f"it would bring in {paid_wei} wei{spares}, and cost {cost_wei} wei of gas"
         raise _NotNow(reason)
+
+    async def _spared_wei(self, task: Task, pending: Pending) -> int:
+        """What the node would be slashed for the answer if nobody settled it."""
+        word = task.assignment
+        recorded_at_s = await self._chain.recorded_at_s(word.relayer, word.round)
+        if not is_miss_provable(task.request, word.relayer, pending, recorded_at_s):
+            return 0
+        return min(self._missed_wei, (await self._chain.node_facts(self._node.address)).stake_wei)
 
     async def _answer(self, settlement: Settlement) -> tuple[Task, JournalEntry, Result]:
         entry = await self._journal.entry(settlement.request_id)
