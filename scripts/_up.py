@@ -94,11 +94,11 @@ def main() -> int:
 
 def up(stack: Stack) -> int:
     """One request, then serve until Ctrl-C."""
+    settings = write_shell_settings(stack)
     console.print(f'\n[bold]headrace request new "{FIRST_PROMPT}" --wait[/]\n')
     first = stack.headrace("request", "new", FIRST_PROMPT, "--max-tokens", "48", "--wait", capture=False)
     if first.returncode != 0:
         return first.returncode
-    settings = write_shell_settings(stack)
     console.print(
         f"\nServing until Ctrl-C. The API describes itself at {stack.api_url}/openapi.json\n"
         "Ask again from another terminal:\n\n"

@@ -214,3 +214,15 @@ def test_key_show__from_the_environment__shows_the_address_only(
     assert code == 0
     assert len(out.strip()) == 42
     assert KEY not in out + error
+
+
+@pytest.mark.parametrize("group", ["", "key", "request", "credit", "stake", "bond", "owner", "verifier"])
+def test_help__terminal_of_80_columns__cuts_no_command_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run(capsys, *([group] if group else []), "--help")
+    assert code == 0
+    commands = out.split("Commands:\n")[1].splitlines()
+    assert len(commands) > 1
+    assert [line for line in commands if "..." in line or len(line) > 80] == []

@@ -13,6 +13,7 @@ from eth_utils.address import to_checksum_address
 
 import headrace.bootstrap
 from headrace.adapters.keystore import open_keystore
+from headrace.cli.amounts import show_wei
 from headrace.core import typed_data
 from headrace.core.errors import ConfigurationError
 from headrace.settings import load_settings
@@ -113,7 +114,7 @@ def test_unbond__while_some_waits__is_refused_unless_all_shall_wait_anew(ledger:
 
 def test_unbond__more_than_there_is__says_how_much_there_is(ledger: Ledger) -> None:
     words = ledger.refusal("stake", "unbond", NODE, "2ether")
-    assert words.startswith(f"{2 * ETHER} wei are to be unbonded, and {ETHER} wei of the stake are not yet")
+    assert words.startswith(f"{show_wei(2 * ETHER)} are to be unbonded, and {show_wei(ETHER)} of the stake are not yet")
 
 
 def test_withdraw__after_the_delay__pays_the_owner(ledger: Ledger) -> None:

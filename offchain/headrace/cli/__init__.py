@@ -140,7 +140,7 @@ def _options(
 
 @app.command("relayer")
 def run_relayer(context: typer.Context) -> None:
-    """Run a relayer: index, schedule, settle, and serve the API and the nodes' links."""
+    """Run a relayer. It indexes, schedules, settles, and serves the API and the nodes' links."""
     from headrace import bootstrap
 
     _serve(session_of(context).settings, bootstrap.run_relayer)

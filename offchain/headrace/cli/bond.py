@@ -11,10 +11,10 @@ from headrace.cli import screens
 from headrace.cli.amounts import parse_wei, show_wei
 from headrace.cli.holdings import change, logged, show_change
 from headrace.cli.options import Json, address
-from headrace.cli.screens import moment
 from headrace.cli.session import OpenChain, Session, session_of
 from headrace.core.errors import NotFound, Refused
 from headrace.core.lifecycle import TERMINAL, RequestState
+from headrace.core.refusals import moment
 from headrace.core.types import ZERO_ADDRESS, Address
 from headrace.ports import Bond, Call, Receipt
 
@@ -65,7 +65,7 @@ def unbond(
     force: Annotated[bool, typer.Option("--force", help="Also when requests are open.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Stop being a relayer, at once and for good: no round can be recorded any more. The bond comes back days later."""
+    """Stop being a relayer, at once and for good. No round can be recorded any more; the bond comes back days later."""
     asyncio.run(_unbond(session_of(context), force=force, as_json=as_json))
 
 

@@ -13,7 +13,7 @@ from headrace.core.types import Hash32
 
 
 def retry_callback(context: typer.Context, id_: RequestId, as_json: Json = False) -> None:
-    """Call the requester's contract again whose call failed when its answer was settled. Anyone may."""
+    """Call a requester's contract again that failed. It did when its answer was settled; anyone may call."""
     asyncio.run(_retry(session_of(context), request_id(id_), as_json=as_json))
 
 

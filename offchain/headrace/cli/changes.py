@@ -14,6 +14,7 @@ from headrace.cli.session import OpenChain, Session, require_included, session_o
 from headrace.client.posted import posted_request
 from headrace.core.calls import cancel_data, raise_priority_fee_data
 from headrace.core.errors import NotAllowed
+from headrace.core.refusals import moment
 from headrace.core.types import Hash32
 from headrace.ports import Call, Receipt, Signer
 
@@ -26,7 +27,7 @@ def cancel_request(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Cancel a request: at once if the relayer releases it, else with a refund after the grace period."""
+    """Cancel a request. Refunded at once if its relayer releases it, else after the grace period."""
     work = _announce if without_release else _cancel
     asyncio.run(work(session_of(context), request_id(id_), as_json=as_json))
 
@@ -37,7 +38,7 @@ def raise_request(
     priority_fee: Annotated[str, typer.Option(help="How much to add, such as 20gwei.")],
     as_json: Json = False,
 ) -> None:
-    """Add to an open request's priority fee, to have it served sooner. Anyone may."""
+    """Add to a request's priority fee, to have it served sooner. It must be open; anyone may."""
     added_wei = parse_wei(priority_fee, "--priority-fee")
     asyncio.run(_raise(session_of(context), request_id(id_), added_wei, as_json=as_json))
 
@@ -107,7 +108,7 @@ async def _show_announced(session: Session, opened: OpenChain, id_: Hash32, rece
         }
         screens.show_json(session.console, answer)
         return
-    since = f" It took effect at {screens.moment(effective_s)}." if effective_s is not None else ""
+    since = f" It took effect at {moment(effective_s)}." if effective_s is not None else ""
     grace_s = (await opened.chain.market_terms()).grace_s
     session.console.print(
         f"The cancel is announced.{since} An answer of a round recorded by then is still paid; without one the "

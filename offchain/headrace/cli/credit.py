@@ -75,7 +75,7 @@ def deposit_credit(
     account: Account = None,
     as_json: Json = False,
 ) -> None:
-    """Add to an account's credit, out of which the market takes what a request's transaction does not bring."""
+    """Add to an account's credit. Out of it the market takes what a request's transaction does not bring."""
     session = session_of(context)
     signer = session.signer("requester")
     whose = receiver_address(account) if account else signer.address

@@ -11,9 +11,9 @@ import typer
 from headrace.cli import screens
 from headrace.cli.holdings import change, logged, show_change
 from headrace.cli.options import Json, address
-from headrace.cli.screens import moment
 from headrace.cli.session import Session, session_of
 from headrace.core.errors import InvalidInput
+from headrace.core.refusals import moment
 from headrace.core.types import ZERO_ADDRESS, Address
 from headrace.ports import Ownership
 
@@ -40,7 +40,7 @@ Contract = Annotated[Owned, typer.Argument(metavar="market|registry|verifier", h
 
 @app.command("show")
 def show_owners(context: typer.Context, as_json: Json = False) -> None:
-    """Show whose the contracts are, whose they are about to be, and whether requests are paused. It needs no key."""
+    """Show whose the contracts are, and whether requests are paused. It needs no key."""
     session = session_of(context)
     owned, paused_until_s = asyncio.run(_read(session))
     if as_json:
@@ -77,7 +77,7 @@ def transfer(
 
 @app.command("accept")
 def accept(context: typer.Context, contract: Contract, as_json: Json = False) -> None:
-    """Take over a contract that is being handed to the key that signs, once the delay is over."""
+    """Take over a contract, once the delay is over. It is being handed to the key that signs."""
     asyncio.run(_take_over(session_of(context), contract, as_json=as_json))
 
 

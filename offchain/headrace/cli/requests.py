@@ -28,7 +28,7 @@ from headrace.core.lifecycle import RequestState
 from headrace.core.requests import MAX_QUORUM
 from headrace.core.types import Address, Hash32, Lane
 
-app = typer.Typer(help="Post a prompt, follow it, read its answer, raise its fee, cancel it.", no_args_is_help=True)
+app = typer.Typer(help="Post a prompt, follow it, read its answer, cancel it.", no_args_is_help=True)
 
 # After the deadline a result may still be paid, and then the refund takes its transaction.
 AFTER_DEADLINE_S = 330.0

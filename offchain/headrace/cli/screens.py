@@ -17,6 +17,7 @@ from headrace.cli.amounts import show_ether, show_wei, with_ether
 from headrace.client.audits import AuditReport
 from headrace.core.audit import Severity
 from headrace.core.callbacks import why_callback_failed
+from headrace.core.refusals import moment
 
 _STYLES = {Severity.VIOLATION: "bold red", Severity.DIFFERENCE: "red", Severity.VOID: "yellow"}
 # The longest detail that still fits beside a stage's times into 80 columns.
@@ -91,7 +92,7 @@ class StageLines:
 
     def _line(self, stage: str, at_ms: int | None, details: Sequence[str]) -> None:
         """Details that hold a hash or an address go on lines of their own, so that all fits into 80 columns."""
-        clock = _time(at_ms) if at_ms is not None else " " * 12
+        clock = _time(at_ms) if at_ms is not None else " " * 13
         # Blocks have whole seconds, so one may seem older than its transaction.
         since = f"+{max(0, at_ms - self._sent_at_ms) / 1000:6.2f} s" if at_ms is not None else ""
         mark = ("✘ ", "yellow") if stage == "closed" else ("✔ ", "green")
@@ -228,7 +229,7 @@ def show_requests(console: Console, requests: Sequence[Mapping[str, Any]]) -> No
         return
     for each in requests:
         console.print(Text(printable(each["request_id"]), style="bold"), soft_wrap=True)
-        included = "in no block yet    " if each["included_at_s"] is None else moment(each["included_at_s"])
+        included = f"{'in no block yet':<23}" if each["included_at_s"] is None else moment(each["included_at_s"])
         escrow = show_ether(int(each["escrow_wei"]))
         console.print(Text(f"  {each['state']:<10} {each['lane']:<9} {included}  {escrow}"), soft_wrap=True)
 
@@ -275,9 +276,5 @@ def _details(stage: Mapping[str, Any], view: Mapping[str, Any]) -> list[str]:
 
 
 def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
-
-
-def moment(at_s: int) -> str:
-    """Local time, to the second."""
-    return datetime.fromtimestamp(at_s, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    """The time of day in UTC, as all times are that are shown."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3] + "Z"

@@ -12,9 +12,9 @@ from headrace.cli import stake_screens
 from headrace.cli.amounts import parse_wei, show_wei
 from headrace.cli.holdings import change, logged, show_change
 from headrace.cli.options import Json, address
-from headrace.cli.screens import moment
 from headrace.cli.session import OpenChain, Session, session_of
 from headrace.core.errors import Refused
+from headrace.core.refusals import moment
 from headrace.core.types import Address
 from headrace.ports import Call, NodeStake, Receipt
 
@@ -61,7 +61,7 @@ def unbond_stake(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Take stake out from behind a node, at once; it may be withdrawn days later."""
+    """Take stake out from behind a node. At once it counts no more; it may be withdrawn days later."""
     node = address(key)
     wanted_wei = None if amount is None else parse_wei(amount, "AMOUNT")
 
@@ -84,7 +84,7 @@ def unbond_stake(
 
 @app.command("withdraw")
 def withdraw_stake(context: typer.Context, key: Key, as_json: Json = False) -> None:
-    """Pay out what has been unbonding long enough, to the node's owner."""
+    """Pay out what has been unbonding long enough. It goes to the node's owner."""
     node = address(key)
 
     async def work(session: Session, opened: OpenChain) -> None:
@@ -99,7 +99,7 @@ def withdraw_stake(context: typer.Context, key: Key, as_json: Json = False) -> N
 
 @app.command("join")
 def join_market(context: typer.Context, key: Key, market: Market = None, as_json: Json = False) -> None:
-    """Let a market pay the node, and faults in it cost the node's stake."""
+    """Let a market pay the node. Faults in it cost the node's stake from then on."""
     node, named = address(key), None if market is None else address(market)
 
     async def work(session: Session, opened: OpenChain) -> None:
@@ -114,7 +114,7 @@ def join_market(context: typer.Context, key: Key, market: Market = None, as_json
 
 @app.command("leave")
 def leave_market(context: typer.Context, key: Key, market: Market = None, as_json: Json = False) -> None:
-    """Leave a market, days later: what is assigned until then is still paid."""
+    """Leave a market, days later. What is assigned until then is still paid."""
     node, named = address(key), None if market is None else address(market)
 
     async def work(session: Session, opened: OpenChain) -> None:
@@ -136,7 +136,7 @@ def set_payee(
     market: Market = None,
     as_json: Json = False,
 ) -> None:
-    """Have another account paid for the node's work in a market."""
+    """Have another account paid for a node's work in a market."""
     node, receiver, named = address(key), address(payee), None if market is None else address(market)
 
     async def work(session: Session, opened: OpenChain) -> None:

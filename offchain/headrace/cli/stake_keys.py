@@ -10,10 +10,11 @@ import typer
 
 from headrace.cli.holdings import change
 from headrace.cli.options import Json, address
-from headrace.cli.screens import moment, show_json, show_rows
+from headrace.cli.screens import show_json, show_rows
 from headrace.cli.session import OpenChain, Session, session_of
 from headrace.core import typed_data
 from headrace.core.errors import NotAllowed
+from headrace.core.refusals import moment
 from headrace.core.types import Address
 from headrace.ports import NodeStake, Signer
 
@@ -29,7 +30,7 @@ def rotate_key(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Let a new key sign for a node, which stays what it is: nothing is unbonded, and it stays in its markets."""
+    """Let a new key sign for a node. It stays what it is: nothing is unbonded, and it stays in its markets."""
     asyncio.run(_rotate(session_of(context), address(key), keystore, password_file, as_json=as_json))
 
 

@@ -11,10 +11,10 @@ import typer
 from headrace.cli.amounts import parse_wei
 from headrace.cli.holdings import change, show_change
 from headrace.cli.options import Json, address
-from headrace.cli.screens import moment
 from headrace.cli.session import OpenChain, Session, session_of
 from headrace.cli.stake_screens import price_document, price_text
 from headrace.core.errors import InvalidInput, Refused, UnknownModel
+from headrace.core.refusals import moment
 from headrace.core.types import Address, Hash32, Price
 from headrace.ports import PostedPrice
 

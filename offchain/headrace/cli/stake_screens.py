@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from headrace.cli.amounts import show_wei
-from headrace.cli.screens import moment, show_json, show_rows
+from headrace.cli.screens import show_json, show_rows
+from headrace.core.refusals import moment
 from headrace.core.types import Address, Price
 from headrace.ports import Membership, NodeKey, NodeStake, PostedPrice, StakeTerms
 

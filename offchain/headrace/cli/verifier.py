@@ -10,16 +10,16 @@ import typer
 from headrace.cli import screens
 from headrace.cli.holdings import change, show_change
 from headrace.cli.options import Json, address
-from headrace.cli.screens import moment
 from headrace.cli.session import OpenChain, Session, session_of
 from headrace.core.errors import UnknownModel
+from headrace.core.refusals import moment
 from headrace.core.types import Address
 from headrace.ports import Attestation, ModelFacts
 
 DAY_S = 24 * 3600
 
 app = typer.Typer(
-    help="Vouch for keys that prove answers to AttestedKeyVerifier: the owner's key signs.", no_args_is_help=True
+    help="Vouch for keys that prove answers to AttestedKeyVerifier. Its owner's key signs.", no_args_is_help=True
 )
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The address of an attestation key.")]
@@ -40,13 +40,13 @@ def attest_key(
     days: Annotated[float, typer.Option(min=0.001, max=3650, help="How long, from now.")] = 30,
     as_json: Json = False,
 ) -> None:
-    """Vouch for a key: that it signs what this model said and nothing else. Again changes for what and how long."""
+    """Vouch for a key. It signs what this model said and nothing else; again changes for what and how long."""
     asyncio.run(_attest(session_of(context), address(key), model, round(days * DAY_S), as_json=as_json))
 
 
 @app.command("revoke")
 def revoke_key(context: typer.Context, key: Key, as_json: Json = False) -> None:
-    """End a key's standing at once: results that are not settled yet are not paid on its word."""
+    """End a key's standing at once. Results that are not settled yet are not paid on its word."""
     asyncio.run(_revoke(session_of(context), address(key), as_json=as_json))
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from headrace.cli import screens
 from headrace.client import ApiRefused
 from headrace.core.errors import HeadraceError, sentence
+from headrace.core.refusals import moment
 from headrace.core.types import Hash32
 from headrace.ports import Clock
 
@@ -128,7 +129,7 @@ def _left(progress: Progress) -> Iterator[str]:
         yield f"Interrupted while it was sent: the request {id_} may be posted, and then goes on without you."
     else:
         done = "posted" if progress.step == "sent" else "handed in, its relayer posts it,"
-        deadline = screens.moment(progress.deadline_s)
+        deadline = moment(progress.deadline_s)
         yield f"Interrupted. The request {id_} is {done} and goes on without you; its deadline is {deadline}."
     if progress.why:
         yield f"It is {progress.state}. {progress.why}"

@@ -108,7 +108,7 @@ def watch_relayer(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Prove nothing; this needs no key.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Find misses, equivocations and a relayer's faults, and prove each that pays for its gas.
+    """Find what nodes and a relayer did wrong, and have it proven. A proof that does not pay for its gas waits.
 
     Exit code with --once: 0: nothing was found; 1: faults were; 2: data is withheld or not what was recorded. With or
     without it, 3: nothing was judged, for the reason on stderr; 64: the command was typed wrongly.
