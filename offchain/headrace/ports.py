@@ -545,6 +545,7 @@ class StoredAttempt:
     max_fee_wei: int
     tip_wei: int
     created_at_ms: int
+    is_noop: bool = False  # does nothing but take the intent's nonce
 
 
 @dataclass(frozen=True, slots=True)
@@ -558,11 +559,13 @@ class StoredIntent:
     call: Call
     gas_limit: int
     nonce: int
-    state: str  # open, included, reverted, dropped
+    state: str  # open, included, reverted, cancelled (its nonce went to a no-op), dropped (to nobody, or a stranger)
     attempts: tuple[StoredAttempt, ...]
     block_number: int
     created_at_ms: int
     sender: Address = ZERO_ADDRESS  # whose nonce it is
+    until_s: int = 0  # block time after which it is of no use; 0 = always of use
+    worth_wei: int = 0  # what may be spent on it; 0 = whatever the market asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -830,6 +833,9 @@ class Store(Protocol):
         chain_nonce: int,
         at_ms: int,
         sender: Address = ZERO_ADDRESS,
+        *,
+        until_s: int = 0,
+        worth_wei: int = 0,
     ) -> StoredIntent:
         """Store an intent under its sender's next nonce, max(`chain_nonce`, highest not dropped + 1), and, for
         `submit_results`, move its requests to settling; for `request_for`, tie it to its posting. An open intent with
@@ -845,7 +851,7 @@ class Store(Protocol):
         ...
 
     async def end_intent(self, intent_id: int, state: str, block_number: int, detail: Mapping[str, Any]) -> None:
-        """Mark an intent included, reverted or dropped. When it is not included, or an item of it went unpaid
+        """Mark an intent included, reverted, cancelled or dropped. When it is not included, or an item went unpaid
         (`detail["unpaid"]`: request id → item status name), its requests move back. The posting of an included one
         is posted; that of a dropped one waits for another."""
         ...

@@ -36,6 +36,22 @@ class Unsigned:
     max_fee_wei: int
 
 
+NOOP_GAS = 21_000
+
+
+def require_noop(policy: GuardPolicy, transaction: Unsigned, sender: Address) -> None:
+    """Check that a transaction does nothing but take its sender's nonce.
+
+    Raises:
+        Refused: it could do more.
+        ExpiredContext: the chain asks for a higher fee than the policy allows now.
+    """
+    does_nothing = transaction.to == sender and not transaction.data and transaction.value_wei == 0
+    if not does_nothing or transaction.gas_limit != NOOP_GAS:
+        raise Refused("a transaction that gives a nonce up sends nothing, to its sender itself")
+    _require_affordable(policy, transaction)
+
+
 def require_signable(policy: GuardPolicy, transaction: Unsigned) -> None:
     """Check a transaction against the policy.
 
@@ -52,6 +68,10 @@ def require_signable(policy: GuardPolicy, transaction: Unsigned) -> None:
         raise Refused(f"the transaction would send {transaction.value_wei} wei, and those of this key never send any")
     if transaction.gas_limit > MAX_TRANSACTION_GAS:
         raise Refused(f"the gas limit {transaction.gas_limit} is above the most a transaction may use")
+    _require_affordable(policy, transaction)
+
+
+def _require_affordable(policy: GuardPolicy, transaction: Unsigned) -> None:
     if transaction.max_fee_wei > policy.max_fee_ceiling_wei:
         raise ExpiredContext(
             f"gas costs {transaction.max_fee_wei} wei at most now, above the ceiling of {policy.max_fee_ceiling_wei}"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
-from headrace.core.errors import HeadraceError, Refused, Unknown
+from headrace.core.bidding import market_bid
 from headrace.core.fees import BPS
 from headrace.core.guard import MAX_TRANSACTION_GAS, GuardPolicy, Unsigned, require_signable
 from headrace.core.types import GasQuote, ItemStatus
-from headrace.ports import Call, Chain, Clock, Metrics, Receipt, Signer, Store, StoredAttempt, StoredIntent
+from headrace.ports import Call, Chain, Clock, Metrics, Receipt, Signer, Store, StoredIntent
+from headrace.services.pushing import Pusher, PushSettings, require_funds
 
 log = structlog.get_logger(__name__)
 
@@ -24,7 +25,7 @@ class SenderSettings:
 
     gas_margin_bps: int = 12_500
     gas_headroom: int = 20_000
-    rebroadcast_ms: int = 4_000
+    push: PushSettings = field(default_factory=PushSettings)
     give_up_blocks: int = 3  # after which a nonce that another transaction took is believed to be gone
 
 
@@ -39,6 +40,8 @@ class Draft:
         call: what is sent.
         gas_used: what its simulation used.
         call_out_gas: what its call-outs may use beyond that, and what must be left for them.
+        until_s: block time after which it is of no use; 0 = always of use.
+        worth_wei: what may be spent on it; 0 = whatever the market asks.
     """
 
     kind: str
@@ -47,6 +50,8 @@ class Draft:
     call: Call
     gas_used: int
     call_out_gas: int = 0
+    until_s: int = 0
+    worth_wei: int = 0
 
 
 class Sender:
@@ -69,7 +74,7 @@ class Sender:
         self._metrics = metrics
         self._guard = guard
         self._settings = settings or SenderSettings()
-        self._sent_at_ms: dict[int, int] = {}
+        self._pusher = Pusher(chain, store, clock, signer, metrics, guard, self._settings.push)
         self._passed_since: dict[int, int] = {}  # intent → block in which the chain was first seen beyond its nonce
         # Nonces are given and first broadcast in one order; settler and reaper share this key.
         self._lock = asyncio.Lock()
@@ -78,12 +83,11 @@ class Sender:
         """Store, sign and send drafts in their order.
 
         Raises:
-            Refused, ExpiredContext: the guard does not let one be signed; none is stored then.
+            Refused, ExpiredContext: the guard does not let one be signed, or the key cannot pay; none is stored then.
         """
         async with self._lock:
-            quote = await self._chain.gas_quote()
-            for draft in drafts:
-                require_signable(self._guard, self._unsigned(draft.call, self._gas_limit(draft), quote))
+            quote, head = await self._chain.gas_quote(), await self._chain.head()
+            await self._require_sendable(drafts, quote)
             intents = []
             for draft in drafts:
                 intent = await self._store.add_intent(
@@ -95,10 +99,22 @@ class Sender:
                     await self._chain.transaction_count(self._signer.address),
                     self._clock.now_ms(),
                     self._signer.address,
+                    until_s=draft.until_s,
+                    worth_wei=draft.worth_wei,
                 )
                 intents.append(intent)
-                await self._send_first(intent, quote)
+                await self._pusher.first(intent, quote, head.timestamp_s)
             return intents
+
+    async def _require_sendable(self, drafts: Sequence[Draft], quote: GasQuote) -> None:
+        max_fee_wei = market_bid(quote).max_fee_wei
+        needed_wei = 0
+        for draft in drafts:
+            gas_limit, call = self._gas_limit(draft), draft.call
+            require_signable(self._guard, Unsigned(call.to, call.data, call.value_wei, gas_limit, max_fee_wei))
+            needed_wei += gas_limit * max_fee_wei + call.value_wei
+        account = self._signer.address
+        require_funds(account, await self._chain.balance_wei(account), needed_wei)
 
     async def confirm(self) -> list[StoredIntent]:
         """Look for receipts of open intents, end those that have one, send the others again after a while.
@@ -120,7 +136,7 @@ class Sender:
                     await self._drop(intent, "another sender")
                 else:
                     still_open.append(intent)
-                    await self._push(intent)
+            await self._pusher.push(still_open)
             return still_open
 
     async def _is_passed_over(self, intent: StoredIntent) -> bool:
@@ -138,53 +154,9 @@ class Sender:
     async def _drop(self, intent: StoredIntent, cause: str) -> None:
         """End an intent of which no transaction counts. What it was for is drafted anew, which pays nothing twice."""
         await self._store.end_intent(intent.intent_id, "dropped", 0, {"cause": cause})
-        self._sent_at_ms.pop(intent.intent_id, None)
+        self._pusher.forget(intent.intent_id)
         self._passed_since.pop(intent.intent_id, None)
         self._metrics.count("headrace_transactions_total", kind=intent.kind, outcome="dropped")
-
-    async def _send_first(self, intent: StoredIntent, quote: GasQuote) -> None:
-        if intent.attempts:
-            return
-        unsigned = self._unsigned(intent.call, intent.gas_limit, quote)
-        require_signable(self._guard, unsigned)
-        raw, transaction_hash = self._signer.sign_transaction(
-            {
-                "type": 2,
-                "chainId": self._chain.chain_id,
-                "nonce": intent.nonce,
-                "to": unsigned.to,
-                "data": unsigned.data,
-                "value": unsigned.value_wei,
-                "gas": unsigned.gas_limit,
-                "maxFeePerGas": unsigned.max_fee_wei,
-                "maxPriorityFeePerGas": quote.tip_wei,
-            }
-        )
-        attempt = StoredAttempt(transaction_hash, raw, unsigned.max_fee_wei, quote.tip_wei, self._clock.now_ms())
-        await self._store.add_attempt(intent.intent_id, attempt)
-        await self._broadcast(intent, attempt)
-
-    async def _push(self, intent: StoredIntent) -> None:
-        """Sign an intent that never was (a crash came between), or send its last attempt's same bytes again."""
-        if not intent.attempts:
-            await self._send_first(intent, await self._chain.gas_quote())
-        elif self._clock.now_ms() - self._sent_at_ms.get(intent.intent_id, 0) >= self._settings.rebroadcast_ms:
-            await self._broadcast(intent, intent.attempts[-1])
-
-    async def _broadcast(self, intent: StoredIntent, attempt: StoredAttempt) -> None:
-        self._sent_at_ms[intent.intent_id] = self._clock.now_ms()
-        context = {"kind": intent.kind, "nonce": intent.nonce, "transaction": attempt.transaction_hash}
-        try:
-            await self._chain.send_raw(attempt.raw)
-            log.info("transaction_sent", **context)
-        except Unknown as exc:
-            log.warning("transaction_unanswered", error=str(exc), **context)
-        except Refused as exc:
-            # A refusal proves nothing about copies sent before: the intent stays open and is sent again.
-            log.error("transaction_refused", error=str(exc), **context)
-            self._metrics.count("headrace_transactions_refused_total", kind=intent.kind)
-        except HeadraceError as exc:
-            log.warning("transaction_not_sent", error=str(exc), **context)
 
     async def _receipt(self, intent: StoredIntent) -> Receipt | None:
         for attempt in intent.attempts:
@@ -195,14 +167,16 @@ class Sender:
 
     async def _end(self, intent: StoredIntent, receipt: Receipt) -> None:
         state = "included" if receipt.succeeded else "reverted"
+        if any(each.is_noop and each.transaction_hash == receipt.transaction_hash for each in intent.attempts):
+            state = "cancelled"
         detail = {
             "transaction_hash": receipt.transaction_hash,
             "gas_used": receipt.gas_used,
             "gas_price_wei": str(receipt.effective_gas_price_wei),
-            "unpaid": unpaid_items(intent, receipt) if receipt.succeeded else {},
+            "unpaid": unpaid_items(intent, receipt) if state == "included" else {},
         }
         await self._store.end_intent(intent.intent_id, state, receipt.block_number, detail)
-        self._sent_at_ms.pop(intent.intent_id, None)
+        self._pusher.forget(intent.intent_id)
         self._metrics.count("headrace_transactions_total", kind=intent.kind, outcome=state)
         self._metrics.observe("headrace_transaction_gas", receipt.gas_used, kind=intent.kind)
         log.info("transaction_" + state, kind=intent.kind, nonce=intent.nonce, **detail)
@@ -210,11 +184,6 @@ class Sender:
     def _gas_limit(self, draft: Draft) -> int:
         wanted = draft.gas_used * self._settings.gas_margin_bps // BPS + self._settings.gas_headroom
         return min(wanted + draft.call_out_gas, MAX_TRANSACTION_GAS)
-
-    def _unsigned(self, call: Call, gas_limit: int, quote: GasQuote) -> Unsigned:
-        # Twice the base fee survives six full blocks in a row (EIP-1559: +12.5 % each).
-        max_fee_wei = 2 * quote.base_fee_wei + quote.tip_wei
-        return Unsigned(call.to, call.data, call.value_wei, gas_limit, max_fee_wei)
 
 
 def unpaid_items(intent: StoredIntent, receipt: Receipt) -> dict[str, str]:

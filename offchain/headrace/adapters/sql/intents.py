@@ -29,7 +29,7 @@ from headrace.core.types import ZERO_ADDRESS, Address, Hash32
 from headrace.ports import Call, StoredAttempt, StoredIntent
 
 SUBMIT_RESULTS = "submit_results"
-_ENDED = ("included", "reverted", "dropped")
+_ENDED = ("included", "reverted", "cancelled", "dropped")
 _NODES_FAULT = frozenset(status.name for status in NODES_FAULT)
 
 
@@ -46,6 +46,9 @@ class IntentStore(StorePart):
         chain_nonce: int,
         at_ms: int,
         sender: Address = ZERO_ADDRESS,
+        *,
+        until_s: int = 0,
+        worth_wei: int = 0,
     ) -> StoredIntent:
         async with self._database.write() as connection:
             same = await _intents(connection, (intents.c.state == "open") & (intents.c.key == key))
@@ -66,6 +69,8 @@ class IntentStore(StorePart):
                     block_number=0,
                     created_at_ms=at_ms,
                     sender=sender,
+                    until_s=until_s,
+                    worth_wei=worth_wei,
                 )
             )
             (intent_id,) = inserted.inserted_primary_key or (0,)

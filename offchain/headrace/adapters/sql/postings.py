@@ -86,7 +86,7 @@ async def end_tied_posting(connection: AsyncConnection, intent_id: int, state: s
     values: dict[str, Any] = {}
     if state == "included":
         values = {"state": str(PostingState.POSTED), "reason": "", "ended_at_ms": at_ms}
-    elif state == "dropped":
+    elif state in ("cancelled", "dropped"):
         values = {"intent_id": None}
     if values:
         await connection.execute(update(postings).where(postings.c.intent_id == intent_id).values(values))

@@ -255,6 +255,8 @@ def intent_of(row: Row, attempts: Sequence[Row]) -> StoredIntent:
         block_number=row["block_number"],
         created_at_ms=row["created_at_ms"],
         sender=row["sender"],
+        until_s=row["until_s"],
+        worth_wei=row["worth_wei"],
     )
 
 
@@ -298,6 +300,7 @@ def row_of_attempt(attempt: StoredAttempt) -> dict[str, Any]:
         "max_fee_wei": attempt.max_fee_wei,
         "tip_wei": attempt.tip_wei,
         "created_at_ms": attempt.created_at_ms,
+        "is_noop": attempt.is_noop,
     }
 
 
@@ -308,6 +311,7 @@ def _attempt_of(row: Row) -> StoredAttempt:
         max_fee_wei=row["max_fee_wei"],
         tip_wei=row["tip_wei"],
         created_at_ms=row["created_at_ms"],
+        is_noop=row["is_noop"],
     )
 
 

@@ -296,6 +296,8 @@ intents = Table(
     _number("block_number"),
     _number("created_at_ms"),
     _address("sender"),
+    _number("until_s"),
+    _wide("worth_wei"),
     Index(None, "state"),
     Index(None, "block_number"),
 )
@@ -339,5 +341,6 @@ attempts = Table(
     _wide("max_fee_wei"),
     _wide("tip_wei"),
     _number("created_at_ms"),
+    Column("is_noop", Boolean, nullable=False),
     UniqueConstraint("intent_id", "position"),
 )

@@ -1,0 +1,192 @@
+"""Pushes a stored transaction into a block: signs it, sends the same bytes again, bids more, or gives its nonce up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from headrace.core.bidding import Bid, BidPolicy, Move, market_bid, next_move
+from headrace.core.errors import ExpiredContext, HeadraceError, Refused, Unknown
+from headrace.core.guard import NOOP_GAS, GuardPolicy, Unsigned, require_noop, require_signable
+from headrace.core.types import GasQuote
+from headrace.ports import Chain, Clock, Metrics, Signer, Store, StoredAttempt, StoredIntent
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PushSettings:
+    """How transactions are pushed. `inclusion_s`: what a block may take to come with one that is sent now."""
+
+    bids: BidPolicy = field(default_factory=BidPolicy)
+    rebroadcast_ms: int = 4_000
+    inclusion_s: int = 2
+
+
+class Pusher:
+    """Signs and sends the attempts of intents, all of one key. Nothing is sent before it is stored."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        store: Store,
+        clock: Clock,
+        signer: Signer,
+        metrics: Metrics,
+        guard: GuardPolicy,
+        settings: PushSettings | None = None,
+    ) -> None:
+        self._chain = chain
+        self._store = store
+        self._clock = clock
+        self._signer = signer
+        self._metrics = metrics
+        self._guard = guard
+        self._settings = settings or PushSettings()
+        self._sent_at_ms: dict[int, int] = {}
+        self._held: dict[int, str] = {}  # why an intent does not bid more
+
+    def forget(self, intent_id: int) -> None:
+        """An intent has ended."""
+        self._sent_at_ms.pop(intent_id, None)
+        self._held.pop(intent_id, None)
+
+    async def first(self, intent: StoredIntent, quote: GasQuote, head_s: int) -> None:
+        """Sign and send an intent's first attempt; when it came too late, one that only takes its nonce.
+
+        Raises:
+            Refused, ExpiredContext: the guard does not let it be signed.
+        """
+        if not intent.attempts:
+            left_ms = self._left_ms(intent, head_s)
+            await self._attempt(intent, market_bid(quote), is_noop=left_ms is not None and left_ms <= 0)
+
+    async def push(self, intents: Sequence[StoredIntent]) -> None:
+        """Do what open intents need, which are in the order of their nonces.
+
+        Only the first of each sender may bid more: none behind it can be in a block before it.
+        """
+        first = {intent.sender: intent.intent_id for intent in reversed(intents)}
+        for intent in intents:
+            is_first = first[intent.sender] == intent.intent_id
+            try:
+                await self._push(intent, is_first=is_first)
+            except (Refused, ExpiredContext) as exc:
+                self._hold(intent, str(exc))
+
+    async def _push(self, intent: StoredIntent, *, is_first: bool) -> None:
+        if not intent.attempts:
+            # A crash came before it was signed.
+            head = await self._chain.head()
+            await self.first(intent, await self._chain.gas_quote(), head.timestamp_s)
+        elif not (is_first and await self._outbid(intent)):
+            await self._rebroadcast(intent)
+
+    async def _outbid(self, intent: StoredIntent) -> bool:
+        """Replace an intent's last attempt if that is due. Returns whether it was."""
+        last = intent.attempts[-1]
+        waited_ms = self._clock.now_ms() - last.created_at_ms
+        if waited_ms < self._settings.bids.least_pause_ms or intent.sender != self._signer.address:
+            return False
+        quote, head = await self._chain.gas_quote(), await self._chain.head()
+        verdict = next_move(
+            self._settings.bids,
+            quote,
+            Bid(last.max_fee_wei, last.tip_wei),
+            len(intent.attempts),
+            waited_ms,
+            self._left_ms(intent, head.timestamp_s),
+            is_cancelling=last.is_noop,
+            most_fee_wei=intent.worth_wei // intent.gas_limit if intent.worth_wei else None,
+        )
+        if verdict.move is Move.WAIT:
+            return False
+        if verdict.bid is None:
+            self._hold(intent, _WHY_HELD[verdict.move])
+            return False
+        is_noop = verdict.move is Move.CANCEL
+        await self._require_funds(intent, verdict.bid, is_noop=is_noop)
+        self._held.pop(intent.intent_id, None)
+        await self._attempt(intent, verdict.bid, is_noop=is_noop)
+        self._metrics.count("headrace_replacements_total", kind=intent.kind, move=str(verdict.move))
+        return True
+
+    async def _attempt(self, intent: StoredIntent, bid: Bid, *, is_noop: bool) -> None:
+        if is_noop:
+            unsigned = Unsigned(intent.sender, b"", 0, NOOP_GAS, bid.max_fee_wei)
+            require_noop(self._guard, unsigned, self._signer.address)
+        else:
+            call = intent.call
+            unsigned = Unsigned(call.to, call.data, call.value_wei, intent.gas_limit, bid.max_fee_wei)
+            require_signable(self._guard, unsigned)
+        raw, transaction_hash = self._signer.sign_transaction(
+            {
+                "type": 2,
+                "chainId": self._chain.chain_id,
+                "nonce": intent.nonce,
+                "to": unsigned.to,
+                "data": unsigned.data,
+                "value": unsigned.value_wei,
+                "gas": unsigned.gas_limit,
+                "maxFeePerGas": bid.max_fee_wei,
+                "maxPriorityFeePerGas": bid.tip_wei,
+            }
+        )
+        now_ms = self._clock.now_ms()
+        attempt = StoredAttempt(transaction_hash, raw, bid.max_fee_wei, bid.tip_wei, now_ms, is_noop)
+        await self._store.add_attempt(intent.intent_id, attempt)
+        await self._broadcast(intent, attempt)
+
+    async def _rebroadcast(self, intent: StoredIntent) -> None:
+        """The same bytes again: a pool may have lost them, or never had them."""
+        if self._clock.now_ms() - self._sent_at_ms.get(intent.intent_id, 0) >= self._settings.rebroadcast_ms:
+            await self._broadcast(intent, intent.attempts[-1])
+
+    async def _broadcast(self, intent: StoredIntent, attempt: StoredAttempt) -> None:
+        self._sent_at_ms[intent.intent_id] = self._clock.now_ms()
+        context = {"kind": intent.kind, "nonce": intent.nonce, "transaction": attempt.transaction_hash}
+        if attempt.is_noop:
+            context["noop"] = True
+        try:
+            await self._chain.send_raw(attempt.raw)
+            log.info("transaction_sent", **context)
+        except Unknown as exc:
+            log.warning("transaction_unanswered", error=str(exc), **context)
+        except Refused as exc:
+            # A refusal proves nothing about copies sent before: the intent stays open and is sent again.
+            log.error("transaction_refused", error=str(exc), **context)
+            self._metrics.count("headrace_transactions_refused_total", kind=intent.kind)
+        except HeadraceError as exc:
+            log.warning("transaction_not_sent", error=str(exc), **context)
+
+    async def _require_funds(self, intent: StoredIntent, bid: Bid, *, is_noop: bool) -> None:
+        gas, value_wei = (NOOP_GAS, 0) if is_noop else (intent.gas_limit, intent.call.value_wei)
+        require_funds(
+            self._signer.address, await self._chain.balance_wei(intent.sender), gas * bid.max_fee_wei + value_wei
+        )
+
+    def _left_ms(self, intent: StoredIntent, head_s: int) -> int | None:
+        return (intent.until_s - head_s - self._settings.inclusion_s) * 1000 if intent.until_s else None
+
+    def _hold(self, intent: StoredIntent, why: str) -> None:
+        """Say once why a transaction does not bid what it should. Its last attempt stands."""
+        if self._held.get(intent.intent_id) != why:
+            self._held[intent.intent_id] = why
+            log.error("transaction_held", kind=intent.kind, nonce=intent.nonce, reason=why)
+            self._metrics.count("headrace_transactions_held_total", kind=intent.kind)
+
+
+_WHY_HELD = {
+    Move.HOLD: "the next bid would be above what the market asks many times over, or above what it is worth",
+    Move.ALARM: "it bids what the market asks and is in no block: see whether the endpoint passes transactions on",
+}
+
+
+def require_funds(account: str, balance_wei: int, needed_wei: int) -> None:
+    """Raises ExpiredContext when an account cannot pay for a transaction now: more ether mends that."""
+    if balance_wei < needed_wei:
+        raise ExpiredContext(
+            f"{account} has {balance_wei} wei and needs {needed_wei} for gas: send it ether, and it goes on by itself"
+        )
