@@ -91,6 +91,38 @@ contract VerifiersTest is Base {
         VM.assertEq(_credit(relayer) + _credit(operators[1].payee) + _credit(address(0x4EA)), escrow, "I3");
     }
 
+    /// The bytes of an answer are charged beside the gas of its verifier.
+    function testFuzz_verifier_isChargedBesideTheBytes(uint8 size) external {
+        bytes memory answer = new bytes(_bound(size, 1, 255));
+        uint256[2] memory charged;
+        RequestParams memory params = _verifierParams(1, address(verifier));
+        params.gasBudget = 1 ether;
+        VM.prank(marketOwner);
+        verifier.attest(attested, MODEL, uint40(START + 1200));
+        VM.txGasPrice(1 gwei);
+        uint256 state = VM.snapshotState();
+        for (uint256 i = 0; i < 2; ++i) {
+            params.inlineResult = i == 1;
+            Request memory request = _post(params, requester);
+            ResultItem[] memory items = new ResultItem[](1);
+            items[0] = ResultItem(request, 1, keccak256(answer));
+            ResultSet memory set = _set(items, _record(relayer), _oneKey(0));
+            set.proofs = new bytes[](1);
+            set.proofs[0] = _attest(attestedKey, request, operators[0].node, keccak256(answer));
+            if (i == 1) {
+                set.results = new bytes[](1);
+                set.results[0] = answer;
+            }
+            _assertStatus(_submit(set)[0], ItemStatus.OK);
+            // A tenth of what is not charged is the relayer's, too.
+            charged[i] = (_credit(relayer) - 2e13 - 0.1 ether) * 10 / 9;
+            if (i == 0) VM.assertTrue(VM.revertToState(state), "back");
+        }
+        uint256 bytes_ = 40 * answer.length * 1 gwei;
+        VM.assertGe(charged[1] + 60 gwei, charged[0] + bytes_, "the bytes");
+        VM.assertLe(charged[1], charged[0] + bytes_ + 60 gwei, "and no more");
+    }
+
     /// Gas griefing: the relayer cannot have a good proof fail by sending little gas; the whole call reverts.
     function testFuzz_verifier_neverFailsForWantOfGas(uint24 gas_) external {
         Notary plugIn = new Notary();
