@@ -810,7 +810,7 @@ class FakeChain:
             return ItemStatus.LATE
         if round_ >= world.next_round[relayer]:  # 0: it needs no round
             return ItemStatus.NO_ROUND
-        if request.relayer not in (ZERO_ADDRESS, relayer):
+        if request.relayer != relayer and (request.relayer != ZERO_ADDRESS or relayer not in self.bonded):
             return ItemStatus.WRONG_RELAYER
         if request.k != (nodes if nodes > 1 else 0):
             return ItemStatus.BAD_SIGNATURE

@@ -42,6 +42,7 @@ from headrace.node.payability import Payability
 from headrace.node.self_settler import SelfSettler
 from headrace.ports import Backend, ModelFacts, NodeFacts
 from headrace.services.aggregator import Aggregator
+from headrace.services.bonding import Bonding
 from headrace.services.dispatcher import Dispatcher
 from headrace.services.dossiers import Dossiers
 from headrace.services.gauges import Gauges
@@ -81,6 +82,7 @@ class _Relayer:
     reaper: Reaper
     poster: Poster
     gauges: Gauges
+    bonding: Bonding
     watch: Watch | None
     api: ApiContext
 
@@ -166,6 +168,7 @@ async def _wire(
     sender = Sender(chain, store, clock, payer, metrics, _guard(chain, by_submitter=submitter is not None))
     names = {model.model_id: model.name for model in models}
     schedule = Wake()
+    bonding = Bonding(chain, metrics, signer.address, schedule.ring)
     dispatcher = Dispatcher(store, link, clock, metrics, domain, names, schedule.ring)
     scheduler = Scheduler(
         chain,
@@ -182,6 +185,7 @@ async def _wire(
         rounds,
         SchedulerSettings(lease_ms=settings.relayer.lease_ms),
         schedule,
+        has_bond=bonding.holds,
     )
     batching = BatchPolicy(settings.relayer.batch.max_results, settings.relayer.batch.max_age_ms)
     named = submitter.address if submitter else None
@@ -198,6 +202,7 @@ async def _wire(
         rounds,
         scheduler.wake.ring,
         submitter=named,
+        has_bond=bonding.holds,
     )
     gauges = Gauges(chain, link, metrics, payer.address)
 
@@ -216,7 +221,7 @@ async def _wire(
         IndexerSettings(poll_ms=settings.chain.poll_ms, confirmations=settings.chain.confirmations),
     )
     intake, poster = _posting(
-        settings.relayer.gasless, chain, store, sender, metrics, signer.address, payer.address, terms
+        settings.relayer.gasless, chain, store, sender, metrics, signer.address, payer.address, terms, bonding
     )
     return _Relayer(
         store=store,
@@ -228,9 +233,10 @@ async def _wire(
         reaper=Reaper(chain, store, sender, signer, metrics, terms, submitter=named),
         poster=poster,
         gauges=gauges,
+        bonding=bonding,
         watch=await _watch(settings, chain, store, sender, signer, payer, metrics),
         api=_api_context(
-            settings, chain, store, link, signer, policy, metrics, indexer, scheduler, intake, named, gauges
+            settings, chain, store, link, signer, policy, metrics, indexer, scheduler, intake, named, gauges, bonding
         ),
     )
 
@@ -265,13 +271,15 @@ def _posting(
     relayer: Address,
     payer: Address,
     terms: MarketTerms,
+    bonding: Bonding,
 ) -> tuple[Intake, Poster]:
     clock = SystemClock()
     # Who takes less than the gas costs still waits for the gas to cost what it did then.
     least = PosterSettings(least_fee_bps=min(settings.fee_margin_bps, BPS))
-    poster = Poster(chain, store, sender, clock, metrics, payer, terms, least)
+    poster = Poster(chain, store, sender, clock, metrics, payer, terms, least, has_bond=bonding.holds)
     taken = IntakeSettings(settings.fee_margin_bps, settings.max_open, settings.max_open_per_requester)
-    return Intake(chain, store, clock, metrics, relayer, terms, poster.wake.ring, taken), poster
+    ring = poster.wake.ring
+    return Intake(chain, store, clock, metrics, relayer, terms, ring, taken, has_bond=bonding.holds), poster
 
 
 def _guard(chain: Web3Chain, *, by_submitter: bool) -> GuardPolicy:
@@ -300,6 +308,7 @@ def _api_context(
     intake: Intake,
     submitter: Address | None,
     gauges: Gauges,
+    bonding: Bonding,
 ) -> ApiContext:
     min_balance_wei = settings.relayer.min_balance_wei
 
@@ -325,6 +334,7 @@ def _api_context(
         metrics=metrics,
         hold=scheduler.hold,
         intake=intake,
+        has_bond=bonding.holds,
         readiness=readiness,
         cors_origins=settings.relayer.cors_origins,
         # With a submitter, the relayer's own key needs no ether.
@@ -340,6 +350,7 @@ async def _serve(relayer: _Relayer, serve_api: Callable[[], Coroutine[Any, Any, 
             group.create_task(relayer.link.run(relayer.aggregator), name="link"),
             group.create_task(serve_api(), name="api"),
             group.create_task(relayer.gauges.run(), name="gauges"),
+            group.create_task(relayer.bonding.run(), name="bond"),
         ]
         # What looks eligible before may long be settled.
         await relayer.indexer.caught_up.wait()

@@ -6,8 +6,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 
+from headrace.api.app import create_app
 from headrace.core.calls import request_inference_data
 from headrace.core.envelope import content_of, hash_payload
 from headrace.core.errors import ChainUnavailable
@@ -196,3 +198,13 @@ async def test_draft__model_registered_since__is_found(relayer: Relayer) -> None
 
 def _rest(model: Any) -> list[Any]:
     return [getattr(model, name) for name in list(model.__dataclass_fields__)[2:]]
+
+
+async def test_draft__relayer_without_a_bond__is_refused_with_what_to_do(relayer: Relayer) -> None:
+    app = create_app(replace(relayer.context, has_bond=lambda: False))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relayer") as client:
+        error = error_of(await client.post("/v1/requests/draft", json=DRAFT), 409)
+    assert error["code"] == "RELAYER_NOT_BONDED"
+    assert "ask another one" in error["message"]
+    assert "answered or refunded" in error["hint"]
+    assert not relayer.store.payloads

@@ -81,7 +81,7 @@ async def test_readyz__all_well__is_ready(relayer: Relayer) -> None:
         (lambda r: setattr(r.store, "failure", OSError("disk")), "The store does not answer"),
         (lambda r: r.chain.mine_many(31), "31 blocks behind"),
         (lambda r: r.chain.balances.update({RELAYER_SIGNER.address: 5}), "has 5 wei"),
-        (lambda r: r.chain.bonded.clear(), "not bonded"),
+        (lambda r: r.chain.bonded.clear(), "`headrace bond show` says why"),
     ],
 )
 async def test_readyz__something_missing__says_what_to_do(relayer: Relayer, break_it: Any, words: str) -> None:

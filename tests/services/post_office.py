@@ -73,8 +73,19 @@ async def post_office(nodes: int = 0, settings: IntakeSettings | None = None) ->
         await world.index()
         rings: list[None] = []
         relayer, terms = world.signer.address, world.chain.terms
+        has_bond = world.bonding.holds
         intake = Intake(
-            world.chain, world.store, world.clock, world.metrics, relayer, terms, lambda: rings.append(None), settings
+            world.chain,
+            world.store,
+            world.clock,
+            world.metrics,
+            relayer,
+            terms,
+            lambda: rings.append(None),
+            settings,
+            has_bond=has_bond,
         )
-        poster = Poster(world.chain, world.store, world.sender, world.clock, world.metrics, relayer, terms)
+        poster = Poster(
+            world.chain, world.store, world.sender, world.clock, world.metrics, relayer, terms, has_bond=has_bond
+        )
         yield PostOffice(world, intake, poster, rings)

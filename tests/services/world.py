@@ -20,6 +20,7 @@ from headrace.core.tasks import Accept, Delivery, Heartbeat, LinkedNode, Refusal
 from headrace.core.types import Address, Hash32, Price, Request, Result
 from headrace.ports import ModelFacts, NodeFacts
 from headrace.services.aggregator import Aggregator
+from headrace.services.bonding import Bonding
 from headrace.services.dispatcher import Dispatcher
 from headrace.services.reaper import Reaper
 from headrace.services.scheduler import Scheduler, SchedulerSettings
@@ -144,6 +145,7 @@ class World:
     settler: Settler
     reaper: Reaper
     sender: Sender
+    bonding: Bonding
 
     def request(self, **changes: object) -> Request:
         """A request to this relayer, whose prompt `post` hands in."""
@@ -167,6 +169,11 @@ class World:
         events = [event for event in self.chain.all_events() if event.block_number in numbers]
         await self.store.add_blocks(blocks, events, self.signer.address)
         await self.store.confirm_up_to(self.chain.all_blocks()[-1].number, self.clock.now_ms())
+
+    async def set_bonded(self, bonded: bool) -> None:
+        """The relayer takes its bond out, or has one again, and finds out."""
+        (self.chain.bonded.add if bonded else self.chain.bonded.discard)(self.signer.address)
+        await self.bonding.step()
 
     async def cycle(self) -> CyclePlan | None:
         """One pass of the scheduler, dispatches included."""
@@ -204,6 +211,7 @@ class World:
             old._rounds,
             old._on_requeued,
             submitter=named,
+            has_bond=self.bonding.holds,
         )
         self.reaper = Reaper(
             self.chain, self.store, self.sender, self.signer, self.metrics, self.chain.terms, submitter=named
@@ -277,15 +285,42 @@ def _wire(
     sender = Sender(chain, store, clock, signer, metrics, guard)
     dispatcher = Dispatcher(store, link, clock, metrics, domain, {MODEL_ID: "gpt-2"}, lambda: None)
     settings = SchedulerSettings(lease_ms=LEASE_MS)
+    wake = Wake()
+    bonding = Bonding(chain, metrics, signer.address, wake.ring)
     scheduler = Scheduler(
-        chain, store, link, dispatcher, clock, signer, metrics, chain.terms, [MODEL], policy, 1, rounds, settings
+        chain,
+        store,
+        link,
+        dispatcher,
+        clock,
+        signer,
+        metrics,
+        chain.terms,
+        [MODEL],
+        policy,
+        1,
+        rounds,
+        settings,
+        wake,
+        has_bond=bonding.holds,
     )
     settler = Settler(
-        chain, store, link, sender, clock, signer, metrics, chain.terms, batching, rounds, scheduler.wake.ring
+        chain,
+        store,
+        link,
+        sender,
+        clock,
+        signer,
+        metrics,
+        chain.terms,
+        batching,
+        rounds,
+        scheduler.wake.ring,
+        has_bond=bonding.holds,
     )
     aggregator = Aggregator(chain, store, clock, metrics, chain.terms, scheduler.wake.ring, settler.wake.ring)
     reaper = Reaper(chain, store, sender, signer, metrics, chain.terms)
-    return World(chain, clock, store, link, metrics, signer, scheduler, aggregator, settler, reaper, sender)
+    return World(chain, clock, store, link, metrics, signer, scheduler, aggregator, settler, reaper, sender, bonding)
 
 
 class AnySelector(frozenset[bytes]):

@@ -45,6 +45,7 @@ HISTOGRAMS: Final = {
 GAUGES: Final = {
     "headrace_head_block": _Kind("Newest indexed block."),
     "headrace_linked_nodes": _Kind("Nodes that are linked."),
+    "headrace_relayer_bonded": _Kind("1 while the relayer's bond counts."),
     "headrace_relayer_balance_wei": _Kind("Wei that the relayer can pay gas with."),
 }
 

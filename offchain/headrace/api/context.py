@@ -61,6 +61,7 @@ class ApiContext:
         metrics: counts calls; None = they are not counted.
         hold: keeps a request from being assigned while its release counts; None = no releases.
         intake: takes requests that their requesters only sign; None = none are taken.
+        has_bond: whether the relayer's bond counts; without it nothing new is drafted.
         readiness: further reasons why the relayer is not ready, one sentence each.
         cors_origins: web pages that may call the API.
         limits: bounds.
@@ -79,6 +80,7 @@ class ApiContext:
     metrics: Metrics | None = None
     hold: HoldRequest | None = None
     intake: Intake | None = None
+    has_bond: Callable[[], bool] = lambda: True
     readiness: Callable[[], Sequence[str]] = tuple
     cors_origins: tuple[str, ...] = ()
     limits: ApiLimits = field(default_factory=ApiLimits)

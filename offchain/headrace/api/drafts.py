@@ -12,7 +12,7 @@ from headrace.api.errors import DeadlineOutOfRange, NoNodeForModel, PromptTooLon
 from headrace.api.schemas import DraftRequest
 from headrace.core.calls import request_inference_data
 from headrace.core.envelope import SALT_BYTES, content_of, hash_payload, seal
-from headrace.core.errors import ChainUnavailable, InvalidInput
+from headrace.core.errors import ChainUnavailable, InvalidInput, NotBonded
 from headrace.core.fees import charged_gas, charged_gas_price_wei, reward_wei
 from headrace.core.gas import answer_bytes, call_out_gas, counted_verifier_gas, fits_alone, required_answer_bytes
 from headrace.core.prompts import prompt_content, why_not_deterministic
@@ -81,7 +81,10 @@ class Drafter:
             PromptTooLong: the prompt does not fit.
             NoNodeForModel: no linked node offers the model.
             InvalidInput: an amount is larger than the market takes, or a quorum cannot agree on the prompt.
+            NotBonded: this relayer takes nothing new.
         """
+        if not self._context.has_bond():
+            raise NotBonded(self._context.relayer)
         if wanted.max_output_tokens > self._context.limits.max_output_tokens:
             raise InvalidInput(f"max_output_tokens may be at most {self._context.limits.max_output_tokens}")
         model = await self._facts.model(wanted.model)

@@ -86,6 +86,7 @@ HINTS: Mapping[str, str] = {
     "CREDIT_SHORT": "Anyone may add to an account's credit: `deposit` of the market, or `headrace credit deposit`.",
     "REQUEST_EXISTS": "GET /v1/requests/{id} shows it.",
     "REQUESTS_PAUSED": "A pause ends by itself; try again later.",
+    "RELAYER_NOT_BONDED": "What was posted before is answered or refunded. /readyz tells its operator what to do.",
     "GASLESS_NOT_OFFERED": "Send the transaction of the draft yourself.",
     "QUEUE_FULL": "Try again after the seconds of Retry-After.",
     "NOT_FOUND": "Check the id, and that this relayer serves it.",

@@ -10,6 +10,7 @@
     ├── Refused                 it cannot be taken on now
     │   ├── DeadlineInfeasible  before dispatch: it cannot be made (HTTP 504)
     │   ├── QueueFull           (HTTP 429)
+    │   ├── NotBonded           by a relayer whose bond does not count (HTTP 409)
     │   └── ExpiredContext      before signing: what was decided on no longer holds (HTTP 409)
     ├── Unavailable             something that is needed does not answer (HTTP 503)
     │   ├── ChainUnavailable
@@ -100,6 +101,17 @@ class QueueFull(Refused):
 
     code = "QUEUE_FULL"
     http_status = 429
+
+
+class NotBonded(Refused):
+    """The relayer's bond does not count (any more), so it takes nothing new."""
+
+    code = "RELAYER_NOT_BONDED"
+
+    def __init__(self, relayer: str) -> None:
+        super().__init__(
+            f"the relayer {relayer} takes no new requests, since its bond does not count (any more): ask another one"
+        )
 
 
 class ExpiredContext(Refused):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 from headrace.core.calls import request_inference_for_data
-from headrace.core.errors import QueueFull
+from headrace.core.errors import NotBonded, QueueFull
 from headrace.core.fees import posting_gas
 from headrace.core.lifecycle import RequestState
 from headrace.core.postings import (
@@ -78,6 +78,8 @@ class Intake:
         terms: MarketTerms,
         on_taken: Callable[[], None],
         settings: IntakeSettings | None = None,
+        *,
+        has_bond: Callable[[], bool] = lambda: True,
     ) -> None:
         self.settings = settings or IntakeSettings()
         self._chain = chain
@@ -87,6 +89,7 @@ class Intake:
         self._relayer = relayer
         self._terms = terms
         self._on_taken = on_taken
+        self._has_bond = has_bond
         self._domain = Domain(chain.chain_id, chain.market)
         self._checks = asyncio.Semaphore(MAX_CHECKS)
         # From the last look at bounds and credit to the row that counts for the next one.
@@ -118,6 +121,8 @@ class Intake:
             raise NotOffered
         if request.relayer != self._relayer:
             raise WrongRelayer(f"the request names the relayer {request.relayer}, and this one is {self._relayer}")
+        if not self._has_bond():
+            raise NotBonded(self._relayer)
         await self._require_new(id_)
         require_in_time(request.deadline_s, handed.signed.valid_until_s, self._terms, self._clock.now_ms() // 1000)
         payload = await self._payload(handed)

@@ -3,7 +3,7 @@ reason, those that never will."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -49,6 +49,8 @@ class Poster:
         payer: Address,
         terms: MarketTerms,
         settings: PosterSettings | None = None,
+        *,
+        has_bond: Callable[[], bool] = lambda: True,
     ) -> None:
         self.wake = Wake()
         self._chain = chain
@@ -59,6 +61,7 @@ class Poster:
         self._payer = payer
         self._terms = terms
         self._settings = settings or PosterSettings()
+        self._has_bond = has_bond
         self._held_up: dict[Hash32, str] = {}  # why it is not sent yet
 
     async def run(self) -> None:
@@ -79,6 +82,10 @@ class Poster:
             if each.intent_state == "reverted" and last is not None and each.intent_block <= last.number:
                 await self._end_reverted(each)
         waiting = [each for each in submitted if not each.intent_state and not await self._is_late(each)]
+        if not self._has_bond():
+            # It could not serve what it would have paid for.
+            self._held_up |= dict.fromkeys((each.request_id for each in waiting), "the relayer's bond does not count")
+            return 0
         # What could not be sent the last time must not keep others from it.
         waiting.sort(key=lambda each: each.request_id in self._held_up)
         drafts = await self._drafts(
@@ -105,7 +112,9 @@ class Poster:
             else:
                 self._held_up.pop(each.request_id, None)
                 detail = {"request_id": each.request_id, "requester": each.request.requester}
-                drafts.append(Draft("request_for", f"request_for:{each.request_id}", detail, call, outcome.gas_used))
+                until_s = min(each.valid_until_s, each.request.deadline_s - self._terms.min_ttl_s)
+                key = f"request_for:{each.request_id}"
+                drafts.append(Draft("request_for", key, detail, call, outcome.gas_used, until_s=until_s))
         return drafts
 
     async def _refused(self, posting: StoredPosting, outcome: CallOutcome) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -99,6 +99,8 @@ class Scheduler:
         rounds: asyncio.Lock,
         settings: SchedulerSettings | None = None,
         wake: Wake | None = None,
+        *,
+        has_bond: Callable[[], bool] = lambda: True,
     ) -> None:
         self.wake = wake or Wake()
         self._chain = chain
@@ -115,6 +117,7 @@ class Scheduler:
         self._first_round = first_round
         self._rounds = rounds
         self._settings = settings or SchedulerSettings()
+        self._has_bond = has_bond
         self._domain = typed_data.Domain(chain.chain_id, chain.market)
         self._caches = _Caches()
 
@@ -130,8 +133,13 @@ class Scheduler:
                 await self.wake.wait(self._settings.idle_ms / 1000)
 
     async def step(self, group: asyncio.TaskGroup) -> CyclePlan | None:
-        """End lapsed leases, run one cycle if anything waits, and dispatch what is assigned and not accepted yet."""
+        """End lapsed leases, run one cycle if anything waits, and dispatch what is assigned and not accepted yet.
+
+        Without a bond nothing is assigned or dispatched: its round could not be recorded.
+        """
         await self._end_lapsed_leases()
+        if not self._has_bond():
+            return None
         async with self._rounds:
             plan = await self._cycle()
         for assignment in await self._store.open_assignments():

@@ -14,7 +14,7 @@ from headrace.core.errors import ChainUnavailable, ExpiredContext, IllegalTransi
 from headrace.core.fees import charged_gas, charged_gas_price_wei
 from headrace.core.gas import Load, counted_verifier_gas, fitting, required_answer_bytes, unused_gas
 from headrace.core.lifecycle import Cause
-from headrace.core.types import Address, GasQuote, Hash32, ItemStatus, MarketTerms, Result, RoundRecord
+from headrace.core.types import ZERO_ADDRESS, Address, GasQuote, Hash32, ItemStatus, MarketTerms, Result, RoundRecord
 from headrace.ports import (
     Call,
     CallOutcome,
@@ -35,6 +35,7 @@ from headrace.services.wake import Wake
 
 log = structlog.get_logger(__name__)
 
+_MOST_WITHOUT_BOND = 1_000  # results that are looked through for those that need none
 SETTLING = frozenset({"record_round", "submit_results"})
 
 
@@ -86,6 +87,13 @@ class _Item:
         return tuple(each.node for each in self.results)
 
     @property
+    def at_stake_wei(self) -> int:
+        """What nodes and relayer get for it at most, and would lose."""
+        request = self.stored.request
+        fees_wei = request.priority_fee_wei + self.stored.priority_fee_added_wei + request.gas_budget_wei
+        return self.result.reward_wei * len(self.nodes) + fees_wei
+
+    @property
     def ready_at_ms(self) -> int:
         """Since when it can be settled."""
         return max(each.received_at_ms for each in self.results)
@@ -93,6 +101,8 @@ class _Item:
 
 class Settler:
     """The settling loop. `wake.ring()` says that there is a new result or block.
+
+    Without a bond it settles what needs none: results of recorded rounds, of requests that name the relayer.
 
     `rounds` is held while a round is closed, so that no cycle adds to it meanwhile. `submitter` sends, when it is not
     the relayer itself; `sender` has its key then.
@@ -113,6 +123,8 @@ class Settler:
         on_requeued: Callable[[], None],
         settings: SettlerSettings | None = None,
         submitter: Address | None = None,
+        *,
+        has_bond: Callable[[], bool] = lambda: True,
     ) -> None:
         self.wake = Wake()
         self._chain = chain
@@ -127,6 +139,7 @@ class Settler:
         self._rounds = rounds
         self._on_requeued = on_requeued
         self._settings = settings or SettlerSettings()
+        self._has_bond = has_bond
         self._submitting = Submitting(chain, clock, signer, submitter)
         self._domain = typed_data.Domain(chain.chain_id, chain.market)
         self._set_aside: dict[Hash32, ItemStatus] = {}
@@ -164,13 +177,28 @@ class Settler:
 
     async def _items(self) -> list[_Item]:
         quote = await self._chain.gas_quote()
-        items = []
-        for results in await self._store.ready_results(self._batching.max_items + len(self._set_aside)):
+        items: list[_Item] = []
+        for results in await self._ready():
             request_id = results[0].result.request_id
             stored = await self._store.request(request_id)
-            if stored is not None and request_id not in self._set_aside:
+            if stored is not None and request_id not in self._set_aside and self._may_settle(stored):
                 items.append(await self._item(stored, results, quote))
-        return items[: self._batching.max_items]
+            if len(items) == self._batching.max_items:
+                break
+        return items
+
+    async def _ready(self) -> list[tuple[StoredResult, ...]]:
+        """What may be settled now. What needs a bond waits until it is back."""
+        if self._has_bond():
+            return await self._store.ready_results(self._batching.max_items + len(self._set_aside))
+        ready = await self._store.ready_results(_MOST_WITHOUT_BOND)
+        rounds = {results[0].result.round for results in ready}
+        recorded = {round_ for round_ in rounds if await self._is_recorded(round_)}
+        return [results for results in ready if results[0].result.round in recorded]
+
+    def _may_settle(self, stored: StoredRequest) -> bool:
+        """In an open race, only who has a bond may."""
+        return stored.request.relayer != ZERO_ADDRESS or self._has_bond()
 
     async def _item(self, stored: StoredRequest, results: tuple[StoredResult, ...], quote: GasQuote) -> _Item:
         verifier = stored.request.verifier
@@ -217,6 +245,8 @@ class Settler:
 
     async def _rounds_to_record(self, items: Sequence[_Item]) -> list[RoundRecord]:
         """Records that must be on-chain with this batch, or now because an assignment's deadline nears."""
+        if not self._has_bond():
+            return []
         wanted = {item.result.round for item in items} | await self._rounds_due()
         async with self._rounds:
             records = []
@@ -265,7 +295,7 @@ class Settler:
                 continue
             bad = _bad_items(sets, outcomes[-1]) if sets else {}
             if not bad:
-                return self._as_drafts(records, sets, calls, outcomes, unused_gas([item.load for item in items]))
+                return self._as_drafts(records, sets, calls, outcomes, items)
             await self._leave_out(bad)
             items = [item for item in items if item.result.request_id not in bad]
         return []
@@ -276,7 +306,7 @@ class Settler:
         sets: Sequence[ResultSetCall],
         calls: Sequence[Call],
         outcomes: Sequence[CallOutcome],
-        call_out_gas: int,
+        items: Sequence[_Item],
     ) -> list[Draft]:
         drafts = []
         for index, record in enumerate(records):
@@ -292,7 +322,19 @@ class Settler:
                     self._signer.address, 0, [bytes.fromhex(request_id[2:]) for request_id in flat]
                 ).hex()
             )
-            drafts.append(Draft("submit_results", key, detail, calls[-1], outcomes[-1].gas_used, call_out_gas))
+            drafts.append(
+                Draft(
+                    "submit_results",
+                    key,
+                    detail,
+                    calls[-1],
+                    outcomes[-1].gas_used,
+                    unused_gas([item.load for item in items]),
+                    # When the market pays none of them any more, and what it pays out for all of them at most.
+                    until_s=max(item.stored.effective_deadline_s for item in items) + self._terms.grace_s,
+                    worth_wei=sum(item.at_stake_wei for item in items),
+                )
+            )
         return drafts
 
     async def _sets(self, items: Sequence[_Item]) -> list[ResultSetCall]:
@@ -350,10 +392,16 @@ class Settler:
                     self._on_requeued()
                 except IllegalTransition:
                     continue
+            elif status is ItemStatus.WRONG_RELAYER and await self._is_open_race(request_id):
+                continue  # only the bond can be why, and it may be back
             elif status in (ItemStatus.LATE, ItemStatus.NO_ROUND, ItemStatus.WRONG_RELAYER):
                 # It can never be paid; `expire` will refund it.
                 self._set_aside[request_id] = status
                 await self._store.note(request_id, now_ms, "unpayable", {"status": status.name})
+
+    async def _is_open_race(self, request_id: Hash32) -> bool:
+        stored = await self._store.request(request_id)
+        return stored is not None and stored.request.relayer == ZERO_ADDRESS
 
 
 def _bad_items(sets: Sequence[ResultSetCall], outcome: CallOutcome) -> dict[Hash32, ItemStatus]:

@@ -66,6 +66,9 @@ async def _reasons(context: ApiContext) -> AsyncIterator[str]:
                 "gas: send it some."
             )
         if not is_bonded:
-            yield f"The relayer {context.relayer} is not bonded: run `ape run register_relayer`."
+            yield (
+                f"The bond of the relayer {context.relayer} does not count, so it begins nothing new and settles "
+                "what is left: `headrace bond show` says why; add to it, or register anew once it is withdrawn."
+            )
     for reason in context.readiness():
         yield reason
