@@ -9,6 +9,7 @@ import pytest
 
 from headrace.core import typed_data
 from headrace.core.calls import cancel_with_release_data
+from headrace.core.errors import ChainUnavailable
 from headrace.core.lifecycle import RequestState
 from headrace.core.types import ZERO_ADDRESS, Decision, DecisionKind, Reason
 from headrace.ports import Call, StoredIntent, TimelineEntry
@@ -195,6 +196,15 @@ async def test_list_requests__filters__by_requester_and_state(relayer: Relayer) 
     query = {"requester": REQUESTER_SIGNER.address.upper().replace("0X", "0x"), "state": "eligible"}
     page = (await relayer.client.get("/v1/requests", params=query)).json()
     assert [each["request_id"] for each in page["requests"]] == [mine.request_id]
+
+
+async def test_list_requests__chain_does_not_answer__is_without_names(relayer: Relayer) -> None:
+    stored = relayer.add_request()
+    relayer.chain.fail("models", ChainUnavailable("away"))
+    (each,) = (await relayer.client.get("/v1/requests")).json()["requests"]
+    assert (each["model_name"], each["prompt_hash"]) == ("", stored.request.prompt_hash)
+    (each,) = (await relayer.client.get("/v1/requests")).json()["requests"]
+    assert each["model_name"] == "smollm2-135m-instruct"
 
 
 @pytest.mark.parametrize("query", [{"limit": 0}, {"limit": 501}, {"state": "lost"}, {"requester": "me"}])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.core.calls import cancel_data, cancel_with_release_data
-from headrace.core.envelope import content_of, seal
+from headrace.core.envelope import content_of, hash_payload, seal
 from headrace.core.errors import Unavailable
 from headrace.core.lifecycle import RequestState
 from headrace.core.reasons import MEANINGS
@@ -301,6 +301,31 @@ def test_list__own__newest_first(desk: Desk) -> None:
     assert stored.request_id in desk.out
     assert [each["request_id"] for each in desk.json("request", "list", "--state", "eligible")] == [stored.request_id]
     assert desk.json("request", "list", "--requester", NODE_SIGNER.address) == []
+
+
+def ask(desk: Desk, text: str) -> StoredRequest:
+    """A request whose prompt the relayer has."""
+    payload = seal(text.encode(), bytes(16))
+    prompt_hash = hash_payload(payload)
+    desk.relayer.store.payloads[prompt_hash] = payload
+    desk.relayer.store.holders.add((prompt_hash, REQUESTER_SIGNER.address))
+    terms: Any = {"requester": REQUESTER_SIGNER.address, "relayer": RELAYER_SIGNER.address}
+    return desk.relayer.add_request(make_request(**terms, prompt_hash=prompt_hash))
+
+
+def test_list__own__has_model_and_prompt_on_a_line_that_fits(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    ask(desk, "Why is\nthe sky\x1b[31m blue? " + "x" * 100)
+    assert desk.run("request", "list") == 0, desk.error
+    (line,) = [each for each in desk.out.splitlines() if "smollm2" in each]
+    assert line.startswith("  smollm2-135m-instruct  Why is the sky[31m blue? xxx")
+    assert len(line) == 80 and line.endswith("…")
+    # Whose they are not, reads no prompts; and the list is there without them.
+    assert desk.run("request", "list", "--requester", REQUESTER_SIGNER.address) == 0
+    assert "smollm2-135m-instruct\n" in desk.out
+    desk.relayer.store.payloads.clear()
+    assert desk.run("request", "list") == 0
+    assert "smollm2-135m-instruct\n" in desk.out
 
 
 def test_cancel__unassigned__refunds_at_once(desk: Desk) -> None:

@@ -43,13 +43,19 @@ def then_in(desk: Desk, waits: int, work: Callable[[], object]) -> None:
     desk.waits.then[len(desk.waits.slept_s) + waits] = work
 
 
-def stuck(desk: Desk, reason: Reason | None, then: Callable[[], object], waits: int = 100) -> None:
+def stuck(
+    desk: Desk,
+    reason: Reason | None,
+    then: Callable[[], object],
+    waits: int = 100,
+    kind: DecisionKind = DecisionKind.SKIPPED,
+) -> None:
     """It is posted, and no node is given it."""
 
     def post(request: Request) -> None:
         stored = desk.relayer.add_request(request, transaction_hash=desk.posted_in[-1])
         if reason is not None:
-            skipped = Decision(stored.request_id, ZERO_ADDRESS, DecisionKind.SKIPPED, reason, 0, 0)
+            skipped = Decision(stored.request_id, ZERO_ADDRESS, kind, reason, 0, 0)
             desk.relayer.store.decisions[stored.request_id] = skipped
         then_in(desk, waits, then)
 
@@ -77,6 +83,12 @@ def test_new__no_cycle_looks_at_it__is_said_after_a_while(desk: Desk) -> None:
     stuck(desk, None, interrupt)
     assert desk.run(*NEW) == 130
     assert re.match(r"… eligible, waiting until it is looked at by the scheduler \(1\d s\)\n", desk.error)
+
+
+def test_new__too_late_for_any_node__waits_for_the_refund(desk: Desk) -> None:
+    stuck(desk, Reason.DEADLINE_PASSED, interrupt, waits=3, kind=DecisionKind.TOO_LATE)
+    assert desk.run(*NEW) == 130
+    assert re.match(r"… eligible, waiting until it is refunded, from 20\S+ \S+ UTC on \(0 s\)\. DEADLINE_", desk.error)
 
 
 def test_new__relayer_does_not_answer__says_so_and_goes_on(desk: Desk) -> None:

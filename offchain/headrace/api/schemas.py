@@ -507,6 +507,10 @@ class RequestSummary(Resource):
     )
     requester: AddressText
     model_id: HashText
+    model_name: str = Field(
+        description="Empty when the model is not registered (any more), or the chain does not tell."
+    )
+    prompt_hash: HashText = Field(description="Its requester reads the bytes at /v1/payloads/{prompt_hash}.")
     lane: LaneName
     escrow_wei: WeiText
     deadline_s: int
@@ -518,7 +522,6 @@ class RequestSummary(Resource):
 class RequestView(RequestSummary):
     """A request with everything that happened to it."""
 
-    model_name: str = Field(description="Empty when the model is not registered (any more).")
     params: ParamsView
     request: PackedView
     priority_fee_added_wei: WeiText

@@ -112,13 +112,15 @@ def lane_name(lane: Lane) -> schemas.LaneName:
     return "realtime" if lane is Lane.REALTIME else "bulk"
 
 
-def summary_view(stored: StoredRequest) -> schemas.RequestSummary:
+def summary_view(stored: StoredRequest, model_name: str) -> schemas.RequestSummary:
     """A request in a list."""
     return schemas.RequestSummary(
         request_id=stored.request_id,
         state=stored.state,
         requester=stored.request.requester,
         model_id=stored.request.model_id,
+        model_name=model_name,
+        prompt_hash=stored.request.prompt_hash,
         lane=lane_name(stored.request.lane),
         escrow_wei=str(stored.request.escrow_wei + stored.priority_fee_added_wei),
         deadline_s=stored.request.deadline_s,
@@ -148,7 +150,7 @@ def signing_view(request: Request, signing: Signing, domain: typed_data.Domain) 
     )
 
 
-def submitted_summary(stored: StoredPosting) -> schemas.RequestSummary:
+def submitted_summary(stored: StoredPosting, model_name: str) -> schemas.RequestSummary:
     """A request that no block has yet, in a list."""
     request = stored.request
     return schemas.RequestSummary(
@@ -157,6 +159,8 @@ def submitted_summary(stored: StoredPosting) -> schemas.RequestSummary:
         state="unposted" if stored.state is PostingState.UNPOSTED else "submitted",
         requester=request.requester,
         model_id=request.model_id,
+        model_name=model_name,
+        prompt_hash=request.prompt_hash,
         lane=lane_name(request.lane),
         escrow_wei=str(request.escrow_wei),
         deadline_s=request.deadline_s,

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -34,6 +34,7 @@ app = typer.Typer(help="Post a prompt, follow it, read its answer, cancel it.", 
 AFTER_DEADLINE_S = 330.0
 
 
+PROMPTS_AT_ONCE = 8
 # Of requests, and of postings that no block has.
 STATES = (*(each.value for each in RequestState), "submitted", "unposted")
 
@@ -153,7 +154,7 @@ def list_requests(
     limit: Annotated[int, typer.Option(min=1, max=500)] = 20,
     as_json: Json = False,
 ) -> None:
-    """List requests, newest first."""
+    """List requests, newest first. Of your own, it shows the prompts."""
     if state is not None and state not in STATES:
         raise InvalidInput(f"--state is {state!r}: write one of {', '.join(STATES)}")
     whose = None if requester is None else address(requester)
@@ -319,10 +320,29 @@ async def _list(session: Session, state: str | None, requester: Address | None, 
     signer = None if requester else session.signer("requester")
     async with session.client(signer) as client:
         found = await client.requests(limit=limit, state=state, requester=requester)
+        prompts = await _prompts(client, found) if signer and not as_json else {}
     if as_json:
         screens.show_json(session.console, found)
     else:
-        screens.show_requests(session.console, found)
+        screens.show_requests(session.console, found, prompts)
+
+
+async def _prompts(client: HeadraceClient, requests: Sequence[Mapping[str, Any]]) -> dict[Hash32, str]:
+    """The prompts of one's own requests, as far as the relayer has them."""
+    turn = asyncio.Semaphore(PROMPTS_AT_ONCE)
+    found: dict[Hash32, str] = {}
+
+    async def read(prompt_hash: Hash32) -> None:
+        async with turn:
+            try:
+                found[prompt_hash] = await client.prompt(prompt_hash)
+            except HeadraceError:
+                return  # the list is there; what was asked is a courtesy
+
+    async with asyncio.TaskGroup() as group:
+        for prompt_hash in {each["prompt_hash"] for each in requests if "prompt_hash" in each}:
+            group.create_task(read(prompt_hash))
+    return found
 
 
 async def _gas_used(opened: OpenChain, view: Mapping[str, Any]) -> dict[str, int]:

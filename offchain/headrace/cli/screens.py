@@ -18,6 +18,7 @@ from headrace.client.audits import AuditReport
 from headrace.core.audit import Severity
 from headrace.core.callbacks import why_callback_failed
 from headrace.core.refusals import moment
+from headrace.core.types import Hash32
 
 _STYLES = {Severity.VIOLATION: "bold red", Severity.DIFFERENCE: "red", Severity.VOID: "yellow"}
 # The longest detail that still fits beside a stage's times into 80 columns.
@@ -222,8 +223,8 @@ def _cancel_rows(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "released", f"for a cancel until {moment(view['released_until_s'])}"
 
 
-def show_requests(console: Console, requests: Sequence[Mapping[str, Any]]) -> None:
-    """A list of requests."""
+def show_requests(console: Console, requests: Sequence[Mapping[str, Any]], prompts: Mapping[Hash32, str]) -> None:
+    """A list of requests, with their prompts as far as they are known, by hash."""
     if not requests:
         console.print("No requests.")
         return
@@ -232,6 +233,10 @@ def show_requests(console: Console, requests: Sequence[Mapping[str, Any]]) -> No
         included = f"{'in no block yet':<23}" if each["included_at_s"] is None else moment(each["included_at_s"])
         escrow = show_ether(int(each["escrow_wei"]))
         console.print(Text(f"  {each['state']:<10} {each['lane']:<9} {included}  {escrow}"), soft_wrap=True)
+        # A relayer of an earlier version tells neither name nor hash.
+        prompt = " ".join(printable(prompts.get(each.get("prompt_hash", ""), "")).split())
+        asked = Text(f"  {printable(each.get('model_name') or each['model_id'])}  {prompt}".rstrip(), style="dim")
+        console.print(asked, no_wrap=True, overflow="ellipsis", crop=True)
 
 
 def show_audit(console: Console, report: AuditReport) -> None:

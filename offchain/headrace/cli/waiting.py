@@ -57,6 +57,8 @@ class Progress:
             what: the next stage, as a clause; empty when it waits for none.
         """
         why = f"{view['decision']['reason']}: {view['why_unassigned']}" if view["why_unassigned"] else ""
+        if why and view["decision"]["kind"] == "too_late":
+            what = f"refunded, from {moment(view['refund_from_s'])} on"
         self._wait(str(view["state"]), what, why)
 
     def silence(self, exc: HeadraceError) -> None:

@@ -22,6 +22,7 @@ from headrace.client.sender import TransactionSender
 from headrace.client.watching import ApiWords
 from headrace.core import typed_data
 from headrace.core.calls import cancel_data, cancel_with_release_data, retry_callback_data
+from headrace.core.envelope import content_of, hash_payload
 from headrace.core.errors import (
     ConfigurationError,
     HeadraceError,
@@ -32,6 +33,7 @@ from headrace.core.errors import (
     sentence,
 )
 from headrace.core.gas import retry_gas
+from headrace.core.prompts import prompt_text
 from headrace.core.requests import request_id as id_of
 from headrace.core.requests import unpack
 from headrace.core.types import Address, Hash32, Request
@@ -252,6 +254,18 @@ class HeadraceClient:
             query["state"] = state
         found: list[Mapping[str, Any]] = (await self._calls.json("GET", "/v1/requests", query=query))["requests"]
         return found
+
+    async def prompt(self, prompt_hash: Hash32) -> str:
+        """The text of a prompt of this account's requests.
+
+        Raises:
+            ApiRefused: the relayer does not have it, or not from this account.
+            Untrue: it serves other bytes.
+        """
+        payload = await self._calls.bytes(f"/v1/payloads/{prompt_hash}", headers=await self._sign_in())
+        if hash_payload(payload) != prompt_hash:
+            raise Untrue("the bytes that the relayer served are not those of the prompt")
+        return prompt_text(content_of(payload))
 
     async def wait(
         self,

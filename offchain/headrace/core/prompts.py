@@ -41,6 +41,16 @@ def prompt_content(
     return content
 
 
+def prompt_text(content: bytes) -> str:
+    """What was asked, for a person: the text, or the last message of a chat."""
+    text = content.decode(errors="replace")
+    try:
+        asked = json.loads(text)["messages"][-1]["content"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return text
+    return asked if isinstance(asked, str) else text
+
+
 def why_not_deterministic(content: bytes) -> str:
     """Why equal nodes may answer a prompt differently, as a clause; empty when they must not.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -63,6 +63,7 @@ async def draft_request(wanted: schemas.DraftRequest, context: Context, facts: F
 @router.get("", summary="List requests, newest first")
 async def list_requests(
     context: Context,
+    facts: Facts,
     requester: Annotated[AddressText | None, Query()] = None,
     state: Annotated[list[RequestState | schemas.PostingName] | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
@@ -72,18 +73,19 @@ async def list_requests(
     no block has yet are on the first page; those that are unposted are listed when `state` asks for them."""
     wanted = state or [*(each for each in RequestState if each is not RequestState.WITHDRAWN), "submitted"]
     states = [each for each in wanted if isinstance(each, RequestState)]
-    first = [] if before_block is not None else await _submitted(context, wanted, requester, limit)
+    names = await _names_if_known(facts)
+    first = [] if before_block is not None else await _submitted(context, wanted, requester, limit, names)
     found = await context.store.requests(states=states, requester=requester, limit=limit + 1, before_block=before_block)
     if len(found) <= limit:
-        return _list(first, found, None)
+        return _list(first, found, None, names)
     cut = found[limit].block_number
     page = [each for each in found if each.block_number > cut]
     if page:
-        return _list(first, page, cut + 1)
+        return _list(first, page, cut + 1, names)
     whole = await context.store.requests(
         states=states, requester=requester, limit=MOST_OF_A_BLOCK, before_block=cut + 1
     )
-    return _list(first, [each for each in whole if each.block_number == cut], cut)
+    return _list(first, [each for each in whole if each.block_number == cut], cut, names)
 
 
 @router.get("/{request_id}", summary="A request with its full timeline")
@@ -168,27 +170,39 @@ async def _known(context: ApiContext, request_id: Hash32) -> StoredRequest:
 
 
 def _list(
-    first: Sequence[schemas.RequestSummary], page: Sequence[StoredRequest], next_before: int | None
+    first: Sequence[schemas.RequestSummary],
+    page: Sequence[StoredRequest],
+    next_before: int | None,
+    names: Mapping[Hash32, str],
 ) -> schemas.RequestList:
-    return schemas.RequestList(requests=[*first, *(summary_view(each) for each in page)], next_before_block=next_before)
+    views = (summary_view(each, names.get(each.request.model_id, "")) for each in page)
+    return schemas.RequestList(requests=[*first, *views], next_before_block=next_before)
+
+
+async def _names_if_known(facts: ChainFacts) -> dict[Hash32, str]:
+    """Names of models, by id. A list is worth having without them, when the chain does not answer."""
+    try:
+        return {model.model_id: model.name for model in await facts.models()}
+    except Unavailable:
+        return {}
 
 
 async def _submitted(
-    context: ApiContext, states: Sequence[str], requester: Address | None, limit: int
+    context: ApiContext, states: Sequence[str], requester: Address | None, limit: int, names: Mapping[Hash32, str]
 ) -> list[schemas.RequestSummary]:
     """Requests that no block has yet."""
     found: list[StoredPosting] = []
     for state in (PostingState.SUBMITTED, PostingState.UNPOSTED):
         if state in states:
             found += await context.store.postings(state, requester=requester, limit=limit)
-    return [submitted_summary(each) for each in found if await context.store.request(each.request_id) is None]
+    unseen = [each for each in found if await context.store.request(each.request_id) is None]
+    return [submitted_summary(each, names.get(each.request.model_id, "")) for each in unseen]
 
 
 async def _view_of_posting(posting: StoredPosting, facts: ChainFacts) -> schemas.RequestView:
     request = posting.request
     return schemas.RequestView(
-        **submitted_summary(posting).model_dump(),
-        model_name=await _model_name(request, facts),
+        **submitted_summary(posting, await _model_name(request, facts)).model_dump(),
         params=params_view(request),
         request=packed_view(request),
         priority_fee_added_wei="0",
@@ -222,8 +236,7 @@ async def _view(
         settled_at_s = block.timestamp_s if block else None
     final_block = head.number - context.confirmations if head else -1
     return schemas.RequestView(
-        **summary_view(stored).model_dump(),
-        model_name=await _model_name(stored.request, facts),
+        **summary_view(stored, await _model_name(stored.request, facts)).model_dump(),
         params=params_view(stored.request),
         request=packed_view(stored.request),
         priority_fee_added_wei=str(stored.priority_fee_added_wei),
