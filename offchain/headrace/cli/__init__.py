@@ -28,6 +28,7 @@ from headrace.cli import (
     changes,
     credit,
     owner,
+    reconcile,
     requests,
     screens,
     stake,
@@ -81,6 +82,7 @@ requests.app.command("raise")(changes.raise_request)
 requests.app.command("retry-callback")(callbacks.retry_callback)
 app.command("audit")(audits.audit_rounds)
 app.command("watch")(watching.watch_relayer)
+app.command("reconcile")(reconcile.reconcile)
 
 
 class KeyRole(StrEnum):
@@ -166,7 +168,7 @@ def new_key(
 
     if path.exists():
         raise ConfigurationError(f"the keystore {path} exists; it is not replaced: choose another name")
-    typer.echo(create_keystore(path, _password(password_file, confirm=True)).address)
+    typer.echo(screens.with_checksums(create_keystore(path, _password(password_file, confirm=True)).address))
 
 
 @key_app.command("show")
@@ -175,7 +177,7 @@ def show_key(
 ) -> None:
     """Show the address of a key that the settings name. The key itself is never shown."""
     role_name: Role = role.value
-    typer.echo(session_of(context).signer(role_name).address)
+    typer.echo(screens.with_checksums(session_of(context).signer(role_name).address))
 
 
 # Wiring

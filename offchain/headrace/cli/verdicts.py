@@ -1,4 +1,4 @@
-"""Exit codes of the commands that judge, `headrace audit` and `headrace watch`: no error looks like a verdict.
+"""Exit codes of the commands that judge, such as `headrace audit`: no error looks like a verdict.
 
 0   it holds, or nothing was found
 1   it differs, or faults were found
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-COMMANDS = frozenset({"audit", "watch"})
+COMMANDS = frozenset({"audit", "watch", "reconcile"})
 FOUND = 1
 WITHHELD = 2
 NOT_JUDGED = 3

@@ -18,6 +18,7 @@ from headrace.cli import screens
 from headrace.cli.options import Json
 from headrace.cli.session import Session, session_of
 from headrace.cli.stopping import until_stopped
+from headrace.cli.unmeasured import Unmeasured
 from headrace.cli.verdicts import FOUND, WITHHELD, Verdict
 from headrace.client.watching import SingleProofs
 from headrace.core.errors import InvalidInput
@@ -78,19 +79,6 @@ class _Parts:
     indexer: Indexer
     watch: Watch
     prover: Prover | None
-
-
-class _Unmeasured:
-    """Metrics that nobody reads."""
-
-    def count(self, name: str, amount: int = 1, **labels: str) -> None:
-        """Nothing."""
-
-    def observe(self, name: str, value: float, **labels: str) -> None:
-        """Nothing."""
-
-    def gauge(self, name: str, value: float, **labels: str) -> None:
-        """Nothing."""
 
 
 def watch_relayer(
@@ -186,7 +174,7 @@ async def _prove_all(store: WatchStore, prover: Prover) -> None:
 
 async def _open(session: Session, wanted: _Wanted, stack: AsyncExitStack) -> _Parts:
     opened = await stack.enter_async_context(session.open_chain(session.settings))
-    chain, settings, metrics = opened.chain, session.settings, _Unmeasured()
+    chain, settings, metrics = opened.chain, session.settings, Unmeasured()
     client = await stack.enter_async_context(session.client(None, chain, wanted.url))
     relayer, confirmations = (await client.network()).relayer, settings.chain.confirmations
     prover_signer = None if wanted.is_dry else session.signer("watcher")
@@ -211,7 +199,7 @@ def show_report(console: Console, report: WatchReport) -> None:
     """What a watch found, as a table."""
     is_part = report.first is not None or report.last is not None
     span = f"rounds {report.first or 1}..{report.last or ''}" if is_part else "all rounds"
-    rounds = f"{span} of relayer {report.relayer}"
+    rounds = screens.with_checksums(f"{span} of relayer {report.relayer}")
     if report.faults:
         table = Table(title=f"faults in {rounds}", title_justify="left", padding=(0, 1))
         for column in ("round", "fault", "culprit", "request", "state"):
@@ -219,7 +207,7 @@ def show_report(console: Console, report: WatchReport) -> None:
         for each in report.faults:
             state = f"{each.state}: {each.detail}" if each.detail else each.state
             cells = (each.fault, each.culprit, each.request_id, state)
-            table.add_row(str(each.round), *(Text(screens.printable(cell)) for cell in cells))
+            table.add_row(str(each.round), *(Text(screens.with_checksums(screens.printable(cell))) for cell in cells))
         console.print(table)
     if report.withheld:
         numbers = ", ".join(str(number) for number in report.withheld)
