@@ -129,8 +129,9 @@ def _take_alone(stack: AsyncExitStack, database: Path) -> None:
 async def _require_fit(
     chain: Web3Chain, signer: LocalSigner, submitter: LocalSigner | None, min_balance_wei: int
 ) -> None:
-    """Raises ConfigurationError unless the relayer is bonded, and it or its submitter can pay for gas."""
-    if not await chain.is_bonded(signer.address):
+    """Raises ConfigurationError unless the relayer is registered, and it or its submitter can pay for gas. One whose
+    bond does not count any more starts, to settle what it owes."""
+    if not (await chain.bond(signer.address)).registered_at_s:
         raise ConfigurationError(
             f"the relayer {signer.address} has no bond on chain {chain.chain_id}: run `ape run register_relayer`"
         )
@@ -169,6 +170,7 @@ async def _wire(
     names = {model.model_id: model.name for model in models}
     schedule = Wake()
     bonding = Bonding(chain, metrics, signer.address, schedule.ring)
+    await bonding.step()
     dispatcher = Dispatcher(store, link, clock, metrics, domain, names, schedule.ring)
     scheduler = Scheduler(
         chain,

@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 class Bonding:
-    """The looking loop. A relayer without a bond does not start, so it is taken to have one until the chain says else.
+    """The looking loop. Until the first look the bond is taken to count.
 
     Args:
         chain: tells.
