@@ -44,6 +44,7 @@ class SettlerSettings:
     """Waits and bounds of the settler."""
 
     poll_ms: int = 200
+    idle_poll_ms: int = 1_000  # when nothing waits: only the deadline of an assignment could come near
     set_signature_timeout_s: float = 0.5
     record_margin_ms: int = 6_000
     max_inline_result_bytes: int = 1_024
@@ -143,6 +144,7 @@ class Settler:
         self._submitting = Submitting(chain, clock, signer, submitter)
         self._domain = typed_data.Domain(chain.chain_id, chain.market)
         self._set_aside: dict[Hash32, ItemStatus] = {}
+        self._is_idle = False
 
     async def run(self) -> None:
         """Settle until cancelled."""
@@ -153,14 +155,17 @@ class Settler:
                 log.warning("settling_postponed", error=str(exc))
             except ExpiredContext as exc:
                 log.warning("settling_on_hold", error=str(exc))
-            await self.wake.wait(self._settings.poll_ms / 1000)
+            pause_ms = self._settings.idle_poll_ms if self._is_idle else self._settings.poll_ms
+            await self.wake.wait(pause_ms / 1000)
 
     async def step(self) -> bool:
         """Confirm what was sent; when nothing of it is open, send the next batch if it is time. True if it did."""
+        self._is_idle = False
         still_open = await self._sender.confirm()
         if any(intent.kind in SETTLING for intent in still_open):
             return False
         waiting = await self._items()
+        self._is_idle = not waiting and not still_open
         items = await self._fitting(waiting)
         reason = self._why_send(items, is_cut=len(items) < len(waiting))
         rounds = await self._rounds_to_record(items if reason else [])
@@ -176,9 +181,12 @@ class Settler:
     # What waits
 
     async def _items(self) -> list[_Item]:
+        ready = await self._ready()
+        if not ready:
+            return []
         quote = await self._chain.gas_quote()
         items: list[_Item] = []
-        for results in await self._ready():
+        for results in ready:
             request_id = results[0].result.request_id
             stored = await self._store.request(request_id)
             if stored is not None and request_id not in self._set_aside and self._may_settle(stored):
