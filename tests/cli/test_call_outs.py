@@ -12,6 +12,7 @@ from eth_utils.crypto import keccak
 
 from headrace.adapters.json_rpc import JsonRpc, connect_http
 from headrace.adapters.web3_chain import Web3Chain
+from headrace.cli.screens import with_checksums
 from headrace.core import typed_data
 from headrace.core.calls import request_inference_data
 from headrace.core.requests import request_id
@@ -40,7 +41,7 @@ def test_new__callback_gas__is_in_the_request(desk: Desk) -> None:
 @pytest.mark.parametrize("way", [(), ("--gasless",)])
 def test_new__callback_gas_of_a_plain_account__is_refused_after_the_quote(desk: Desk, way: tuple[str, ...]) -> None:
     refusal = desk.refusal("request", "new", "Why is the sky blue?", "--callback-gas", "150000", *way)
-    assert f"The account {REQUESTER_SIGNER.address} has no code" in refusal
+    assert with_checksums(f"The account {REQUESTER_SIGNER.address} has no code") in refusal
     assert "leave out --callback-gas" in refusal
     assert "for the relayer's gas" in desk.out
     assert desk.posted == []
@@ -48,7 +49,7 @@ def test_new__callback_gas_of_a_plain_account__is_refused_after_the_quote(desk: 
 
 def test_new__verifier_without_a_node_for_it__is_refused(desk: Desk) -> None:
     said = desk.refusal("request", "new", "Why?", "--model", "smollm2-135m-instruct", "--verifier", VERIFIER)
-    assert f"can prove its answers to the verifier {VERIFIER}" in said
+    assert with_checksums(f"can prove its answers to the verifier {VERIFIER}") in said
     assert desk.posted == []
 
 

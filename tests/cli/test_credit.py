@@ -9,6 +9,7 @@ from eth_account import Account
 
 import headrace.cli
 from headrace import wiring
+from headrace.cli.screens import with_checksums
 from headrace.core.calls import deposit_data, raise_priority_fee_data, withdraw_data, withdraw_to_data
 from headrace.ports import CallOutcome
 from tests.api.world import REQUESTER_SIGNER
@@ -34,7 +35,7 @@ def test_show__own_or_anothers__needs_the_chain_only(desk: Desk, monkeypatch: py
     desk.relayer.chain.credits.update({OWN: 10**15, OTHER: 7})
     assert desk.run("credit", "show") == 0, desk.error
     assert "0.001 ether (1,000,000,000,000,000 wei)" in desk.out
-    assert OWN in desk.out
+    assert with_checksums(OWN) in desk.out
     assert desk.json("credit", "show", "--account", OTHER) == {"account": OTHER, "credit_wei": "7"}
 
 
@@ -75,12 +76,14 @@ def test_withdraw__of_an_account_that_can_call__says_whose_key_is_wanted(
     desk.relayer.chain.credits[OTHER] = 7
     refuse(desk, monkeypatch, f"NotAccount(caller={OWN}, account={OTHER})")
     refusal = desk.refusal("credit", "withdraw", "--account", OTHER)
-    assert f"Only {OTHER} itself can have its credit paid out" in refusal
+    assert with_checksums(f"Only {OTHER} itself can have its credit paid out") in refusal
     assert "--key" in refusal
 
 
 def test_withdraw__nothing_there__is_refused(desk: Desk) -> None:
-    assert f"nothing to withdraw: the account {OWN} has no credit." in desk.refusal("credit", "withdraw")
+    assert with_checksums(f"nothing to withdraw: the account {OWN} has no credit.") in desk.refusal(
+        "credit", "withdraw"
+    )
     assert desk.relayer.chain.sent == []
 
 

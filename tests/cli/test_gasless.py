@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import structlog
 
+from headrace.cli.screens import with_checksums
 from headrace.connect import NotAnswered, connect
 from headrace.core.lifecycle import RequestState
 from headrace.core.postings import PostingState
@@ -87,7 +88,7 @@ def test_new__gasless__credit_short__gives_the_command_that_helps(desk: Desk) ->
     desk.relayer.chain.credits[REQUESTER_SIGNER.address] = 5
     refusal = desk.refusal(*NEW)
     assert "has 5 wei of credit" in refusal
-    assert f"wei --account {REQUESTER_SIGNER.address}`" in refusal
+    assert with_checksums(f"wei --account {REQUESTER_SIGNER.address}`") in refusal
     missing = refusal.split("`headrace credit deposit ")[1].split("wei")[0]
     assert desk.relayer.store.all_postings == {}
     desk.relayer.chain.credits[REQUESTER_SIGNER.address] += int(missing)

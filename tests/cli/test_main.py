@@ -14,6 +14,7 @@ import headrace
 import headrace.bootstrap
 import headrace.cli
 from headrace.adapters.keystore import open_keystore
+from headrace.cli.screens import with_checksums
 from headrace.core.errors import ConfigurationError
 from headrace.settings import Settings
 
@@ -181,7 +182,7 @@ def test_key_new__keystore__opens_and_is_never_replaced(
     arguments = ("key", "new", str(path), "--password-file", str(tmp_path / "password"))
     code, out, _ = run(capsys, *arguments)
     assert code == 0
-    assert open_keystore(path, "correct horse").address == out.strip()
+    assert with_checksums(open_keystore(path, "correct horse").address) == out.strip()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     content = path.read_bytes()
     code, _, error = run(capsys, *arguments)

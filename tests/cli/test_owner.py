@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.cli.screens import with_checksums
 from tests.cli.ledger import CONTRACTS_OWNER, STRANGER, Ledger
 from tests.local_chain import CONTRACTS, compiled
 
@@ -65,7 +66,7 @@ def test_transfer_and_accept__after_the_delay__is_handed_over(ledger: Ledger, na
     shown = ledger.json("owner", "show")[name]
     assert (shown["owner"], shown["pending_owner"]) == (ledger.account(CONTRACTS_OWNER), heir)
     assert shown["acceptable_at_s"] == begun["acceptable_at_s"]
-    assert f"{heir}, who may accept from 20" in ledger.shown("owner", "show")
+    assert with_checksums(f"{heir}, who may accept from 20") in ledger.shown("owner", "show")
     ledger.sign_with(owner=STRANGER)
     ledger.jump(OWNERSHIP_DELAY_S - 60)
     assert "may be taken over from 20" in ledger.refusal("owner", "accept", name)

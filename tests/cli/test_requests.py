@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.screens import with_checksums
 from headrace.core.calls import cancel_data, cancel_with_release_data
 from headrace.core.envelope import content_of, hash_payload, seal
 from headrace.core.errors import Unavailable
@@ -84,7 +85,7 @@ def test_new__waited_for__shows_a_line_per_stage_and_the_answer(desk: Desk) -> N
     assert stages == ["sent", "included", "eligible", "queued", "assigned", "computing", "signed", "settled"]
     assert "Because of [red]Rayleigh[/red] scattering." in desk.out
     assert "confirmed by the market" in desk.out
-    assert NODE_SIGNER.address in desk.out
+    assert with_checksums(NODE_SIGNER.address) in desk.out
     assert "90,000,000,000,000 wei" in desk.out
 
 

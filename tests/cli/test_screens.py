@@ -9,7 +9,9 @@ import time
 import pytest
 from rich.console import Console
 
-from headrace.cli.screens import StageLines, show_json
+from headrace.cli.options import address
+from headrace.cli.screens import StageLines, show_json, with_checksums
+from headrace.core.errors import InvalidInput
 
 
 @pytest.mark.parametrize(("is_terminal", "lines"), [(True, 3), (False, 1)])
@@ -30,3 +32,21 @@ def test_stage_lines__wherever_the_reader_is__times_are_utc_and_say_so(monkeypat
         monkeypatch.undo()
         time.tzset()
     assert "15:06:40.250Z" in out.getvalue()
+
+
+def test_with_checksums__addresses_only__as_eip_55_writes_them() -> None:
+    hash_ = "0x" + "ab" * 32
+    text = f"{hash_} of 0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed (0x5aaeb605)"
+    assert with_checksums(text) == f"{hash_} of 0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed (0x5aaeb605)"
+
+
+@pytest.mark.parametrize(
+    "text", ["0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed", "0x5AAEB6053F3E94C9B9A09F33669435E7EF1BEAED"]
+)
+def test_address__any_case__is_taken_in_lower(text: str) -> None:
+    assert address(text) == "0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed"
+
+
+def test_address__one_wrong_character_in_a_checksummed_one__is_refused() -> None:
+    with pytest.raises(InvalidInput, match="a character that is wrong"):
+        address("0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAee")

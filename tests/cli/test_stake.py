@@ -14,6 +14,7 @@ from eth_utils.address import to_checksum_address
 import headrace.bootstrap
 from headrace.adapters.keystore import open_keystore
 from headrace.cli.amounts import show_wei
+from headrace.cli.screens import with_checksums
 from headrace.core import typed_data
 from headrace.core.errors import ConfigurationError
 from headrace.settings import load_settings
@@ -165,7 +166,7 @@ def test_leave_and_join__markets__take_their_time(ledger: Ledger) -> None:
     assert ", leaves 20" in ledger.shown("stake", "show", NODE)
     ledger.jump(UNBOND_DELAY_S)
     assert ledger.json("stake", "show", NODE)["keys"][0]["memberships"] == []
-    assert f"none: `headrace stake join {NODE}`" in ledger.shown("stake", "show", NODE)
+    assert with_checksums(f"none: `headrace stake join {NODE}`") in ledger.shown("stake", "show", NODE)
     assert "is not in the market" in ledger.refusal("stake", "leave", NODE)
     joined = ledger.json("stake", "join", NODE)
     assert (joined["market"], joined["payee"]) == (ledger.market, ledger.account(NODE_OWNER))
@@ -310,7 +311,7 @@ def test_rotate_key__twice__shows_all_keys_and_until_when_each_is_paid(ledger: L
     ends = [each["memberships"][0]["leaves_at_s"] for each in shown["keys"]]
     assert ends == [first["old_key_paid_until_s"], second["old_key_paid_until_s"], None]
     text = ledger.shown("stake", "show", NODE)
-    assert f"{NODE} (asked about), rotated away" in text
+    assert with_checksums(f"{NODE} (asked about), rotated away") in text
     assert text.count("is paid by") == 2
 
 
@@ -366,7 +367,9 @@ def test_retired_key__left_behind_in_a_market__is_told(ledger: Ledger, password:
         key, typed_data.digest(domain, typed_data.hash_register_node(new, ledger.account(NODE_OWNER)))
     )
     ledger.call(NODE_OWNER, "StakeManager", "rotateKey", checksum(NODE), checksum(new), consent, [])
-    assert f"`headrace stake leave {NODE} --market {ledger.market}`" in ledger.shown("stake", "show", new)
+    assert with_checksums(f"`headrace stake leave {NODE} --market {ledger.market}`") in ledger.shown(
+        "stake", "show", new
+    )
     ledger.shown("stake", "leave", NODE)
     assert "is paid by" in ledger.shown("stake", "show", new)
     assert "joins nothing any more" in ledger.refusal("stake", "join", NODE)

@@ -15,6 +15,7 @@ from eth_account.messages import encode_typed_data
 from eth_account.signers.local import LocalAccount
 from eth_utils import keccak
 
+from headrace.cli.screens import with_checksums
 from headrace.core.calls import request_inference_for_data
 from headrace.core.types import Lane, Mode, Request
 from scripts._stack import DEPLOYER, MODEL, RELAYER, ROOT, Stack, clean_environment
@@ -195,7 +196,7 @@ def test_gasless__credit_short__says_what_to_deposit(stack: Stack) -> None:
     assert done.returncode == 1
     message = " ".join(done.stderr.split())
     assert "has 0 wei of credit" in message
-    assert f"--account {poor.address}`" in message
+    assert with_checksums(f"--account {poor.address}`") in message
     drafted = poor.draft("Hi")
     status, refused = post(stack, "/v1/requests", poor.signed(drafted))
     assert (status, refused["error"]["code"]) == (402, "CREDIT_SHORT")

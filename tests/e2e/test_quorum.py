@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from eth_utils import keccak
 
+from headrace.cli.screens import with_checksums
 from scripts._stack import Stack
 from tests.e2e.test_requests import ask, times_paid
 from tests.e2e.test_watch import watch
@@ -84,7 +85,7 @@ def test_quorum__a_node_is_killed_at_work__a_spare_takes_its_place(stack: Stack)
     require_books(request)
     assert times_paid(stack, request_id) == 1
     shown = stack.headrace("request", "show", request_id)
-    assert all(node in shown.stdout for node in (*spare, killed)), shown.stdout + shown.stderr
+    assert all(with_checksums(node) in shown.stdout for node in (*spare, killed)), shown.stdout + shown.stderr
 
 
 def test_quorum__its_rounds__stand_up_to_an_audit_and_a_watcher(stack: Stack) -> None:

@@ -6,6 +6,7 @@ import re
 from typing import Annotated
 
 import typer
+from eth_utils.address import is_checksum_address
 
 from headrace.cli.amounts import parse_wei
 from headrace.core.errors import InvalidInput
@@ -34,6 +35,11 @@ def address(text: str) -> Address:
     """
     if not re.fullmatch(r"0x[0-9a-fA-F]{40}", text):
         raise InvalidInput(f"{text!r} is not an address: it must be 0x and 40 hexadecimal digits")
+    is_mixed = text[2:] not in (text[2:].lower(), text[2:].upper())
+    if is_mixed and not is_checksum_address(text):
+        raise InvalidInput(
+            f"{text} has a character that is wrong: its capital letters are a checksum (EIP-55), which does not fit"
+        )
     return text.lower()
 
 

@@ -33,7 +33,7 @@ def reconcile(
     store: Annotated[Path | None, typer.Option(help="Its database [default: HEADRACE_RELAYER__DATABASE].")] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare chain and store over the requests posted in a range of blocks. It may run beside the relayer.
+    """Compare chain and store, request by request. Of those in a range of blocks; it may run beside the relayer.
 
     Exit code 0: they agree; 1: a request is lost, duplicated, unpaid or stuck; 3: nothing was compared, for the reason
     on stderr; 64: the command was typed wrongly.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from eth_utils.address import to_checksum_address
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
@@ -21,6 +23,7 @@ from headrace.core.refusals import moment
 from headrace.core.types import Hash32
 
 _STYLES = {Severity.VIOLATION: "bold red", Severity.DIFFERENCE: "red", Severity.VOID: "yellow"}
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{40}\b")
 # The longest detail that still fits beside a stage's times into 80 columns.
 SHORT = 30
 _WAITING = {
@@ -42,6 +45,11 @@ def printable(text: str) -> str:
     )
 
 
+def with_checksums(text: str) -> str:
+    """Text whose addresses are written as EIP-55 has it, so that a person can compare them with any other tool's."""
+    return _ADDRESS.sub(lambda match: to_checksum_address(match[0]), text)
+
+
 def show_json(console: Console, value: Any) -> None:
     """One JSON document on stdout: a line for programs, indented for a person at a terminal."""
     console.out(json.dumps(value, ensure_ascii=False, indent=2 if console.is_terminal else None), highlight=False)
@@ -50,13 +58,13 @@ def show_json(console: Console, value: Any) -> None:
 def show_error(message: str) -> None:
     """One red sentence on stderr."""
     console = Console(stderr=True, soft_wrap=True)
-    console.print(Text(printable(message).replace("\n", " "), style="red"))
+    console.print(Text(with_checksums(printable(message)).replace("\n", " "), style="red"))
 
 
 def show_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
     """A name and a value a line; a hash fits into 80 columns."""
     for name, value in rows:
-        console.print(Text.assemble((f"{name:<12} ", "bold"), printable(value)), soft_wrap=True)
+        console.print(Text.assemble((f"{name:<12} ", "bold"), with_checksums(printable(value))), soft_wrap=True)
 
 
 class StageLines:
@@ -103,7 +111,7 @@ class StageLines:
         self._console.print(line, soft_wrap=True)
         for each in details:
             if len(each) > SHORT:
-                self._console.print(Text(f"  {printable(each)}", style="dim"), soft_wrap=True)
+                self._console.print(Text(f"  {with_checksums(printable(each))}", style="dim"), soft_wrap=True)
 
 
 def show_answer(console: Console, text: str, *, verified: bool) -> None:
@@ -192,11 +200,11 @@ def _show_attempts(console: Console, view: Mapping[str, Any]) -> None:
         detail = f" ({attempt['detail']})" if attempt["detail"] else ""
         text = f"  attempt {attempt['attempt']}: {attempt['state']}{detail}, round {attempt['round']}"
         console.print(Text(printable(text), style="dim"), soft_wrap=True)
-        console.print(Text(printable(f"    node {attempt['node']}"), style="dim"), soft_wrap=True)
+        console.print(Text(with_checksums(printable(f"    node {attempt['node']}")), style="dim"), soft_wrap=True)
     if view["params"]["k"]:
         for vote in view["results"]:
             text = f"  vote, round {vote['round']}: node {vote['node']}"
-            console.print(Text(printable(text), style="dim"), soft_wrap=True)
+            console.print(Text(with_checksums(printable(text)), style="dim"), soft_wrap=True)
             console.print(Text(printable(f"    hash {vote['result_hash']}"), style="dim"), soft_wrap=True)
     if view["why_unassigned"]:
         why = Text(printable(f"{view['decision']['reason']}: {view['why_unassigned']}"), style="yellow")
@@ -241,7 +249,7 @@ def show_requests(console: Console, requests: Sequence[Mapping[str, Any]], promp
 
 def show_audit(console: Console, report: AuditReport) -> None:
     """What an audit found."""
-    rounds = f"rounds {report.first}..{report.last} of relayer {report.relayer}"
+    rounds = with_checksums(f"rounds {report.first}..{report.last} of relayer {report.relayer}")
     if not report.findings:
         console.print(Text(f"✔ {rounds}: what was recorded is what the snapshots give.", style="green"), soft_wrap=True)
         return
@@ -252,7 +260,7 @@ def show_audit(console: Console, report: AuditReport) -> None:
         table.add_row(
             str(finding.round),
             Text(finding.severity, style=_STYLES[finding.severity]),
-            *(Text(printable(text)) for text in (finding.field, finding.expected, finding.got)),
+            *(Text(with_checksums(printable(text))) for text in (finding.field, finding.expected, finding.got)),
         )
     console.print(table)
 

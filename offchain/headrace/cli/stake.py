@@ -18,7 +18,7 @@ from headrace.core.refusals import moment
 from headrace.core.types import Address
 from headrace.ports import Call, NodeStake, Receipt
 
-app = typer.Typer(help="See and change what stands behind a node: its owner's key signs.", no_args_is_help=True)
+app = typer.Typer(help="See and change what stands behind a node. Its owner's key signs.", no_args_is_help=True)
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The address of a key of the node.")]
 Market = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Which market [default: the deployment's].")]
