@@ -1,0 +1,366 @@
+"""A whole relayer on a real chain, behind a proxy that misbehaves: driven step by step, stopped and started at will.
+
+`oracle` is asked at the end of each scenario: whatever happened, nothing is lost, and nothing was sent or paid twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from eth_account import Account
+from eth_account.typed_transactions import TypedTransaction
+from hexbytes import HexBytes
+
+from headrace.adapters.json_rpc import connect_http
+from headrace.adapters.keystore import LocalSigner
+from headrace.adapters.sql.store import SqlStore
+from headrace.adapters.web3_chain import Web3Chain
+from headrace.core import typed_data
+from headrace.core.batching import BatchPolicy
+from headrace.core.calls import selectors
+from headrace.core.canonical import canonical_json
+from headrace.core.envelope import hash_payload
+from headrace.core.guard import MAX_FEE_CEILING_WEI, GuardPolicy
+from headrace.core.requests import request_id
+from headrace.core.scheduling import Policy
+from headrace.core.snapshot import to_json
+from headrace.core.tasks import LinkedNode
+from headrace.core.types import Hash32, Request, Status
+from headrace.ports import Chain, ModelFacts, StoredIntent
+from headrace.services.aggregator import Aggregator
+from headrace.services.dispatcher import Dispatcher
+from headrace.services.indexer import Indexer, IndexerSettings
+from headrace.services.reaper import Reaper
+from headrace.services.reconciler import Reconciler
+from headrace.services.scheduler import Scheduler, SchedulerSettings
+from headrace.services.sender import Sender, SenderSettings
+from headrace.services.settler import Settler
+from tests.chaos.fault_proxy import FaultProxy, Wire, fault_proxy
+from tests.fakes import FakeClock, FakeMetrics, FakeSigner, make_request
+from tests.local_chain import LocalChain, local_chain
+from tests.services.world import PROMPT, FakeLink, FakeNode
+
+NODE_KEY = bytes(31) + b"\x07"
+AT_ONCE = BatchPolicy(max_age_ms=0)
+MAX_REWIND = 64
+TTL_S = 3_600
+
+
+@dataclass
+class ChainNode(FakeNode):
+    """A node of a real chain's market: it offers a model that is registered there."""
+
+    model_id: Hash32 = ""
+
+    def heartbeat(self, now_ms: int) -> LinkedNode:
+        beat = replace(super().heartbeat(now_ms).heartbeat, models=(self.model_id,), warm_models=(self.model_id,))
+        content_hash = hash_payload(canonical_json(to_json(beat)))
+        signature = self.sign(typed_data.hash_heartbeat(self.key, self.relayer, content_hash))
+        return LinkedNode(self.key, beat, signature, now_ms)
+
+
+@dataclass
+class Services:
+    """A relayer's loops over one store, as one process has them."""
+
+    store: SqlStore
+    indexer: Indexer
+    scheduler: Scheduler
+    aggregator: Aggregator
+    settler: Settler
+    reaper: Reaper
+    sender: Sender
+
+
+@dataclass
+class Bench:
+    """The chain, the proxy and a relayer. `services` is another after a restart."""
+
+    anvil: LocalChain
+    proxy: FaultProxy
+    chain: Web3Chain
+    clock: FakeClock
+    link: FakeLink
+    metrics: FakeMetrics
+    signer: LocalSigner
+    database: Path
+    models: Sequence[ModelFacts]
+    sender_settings: SenderSettings
+    confirmations: int = 0
+    services: Services = field(init=False)
+    requests: dict[Hash32, Request] = field(default_factory=dict)
+    unwitnessed: list[Wire] = field(default_factory=list)
+    _salt: int = 0
+
+    @property
+    def store(self) -> SqlStore:
+        return self.services.store
+
+    # The outside
+
+    def request(self, **changes: Any) -> Request:
+        """Another request to this relayer."""
+        self._salt += 1
+        fields = {
+            "requester": self.anvil.accounts[3],
+            "relayer": self.signer.address,
+            "model_id": self.models[0].model_id,
+            "prompt_hash": hash_payload(PROMPT),
+            "prompt_bytes": len(PROMPT),
+            "deadline_s": self.clock.now_ms() // 1000 + TTL_S,
+            "max_reward_wei": 10**15,
+            "gas_budget_wei": 10**16,
+            "salt": self._salt,
+        }
+        return make_request(**{**fields, **changes})
+
+    async def post(self, count: int = 1, **changes: Any) -> list[Hash32]:
+        """Put requests into one block, and index it."""
+        ids = []
+        for _ in range(count):
+            request = self.request(**changes)
+            await self.anvil.post(request)
+            id_ = request_id(request, self.chain.chain_id, self.chain.market)
+            self.requests[id_] = request
+            ids.append(id_)
+        await self.store.put_prompt(PROMPT, self.anvil.accounts[3], self.clock.now_ms())
+        await self.mine()
+        await self.index()
+        return ids
+
+    async def mine(self, blocks: int = 1) -> None:
+        await self.anvil.mine(blocks)
+
+    async def pass_time(self, seconds: int) -> None:
+        """For the relayer's clock and the chain's next block."""
+        self.clock.advance(seconds * 1000)
+        await self.anvil.rpc("evm_increaseTime", seconds)
+
+    async def rpc(self, method: str, *params: Any) -> Any:
+        """Ask anvil itself, past the proxy."""
+        return await self.anvil.rpc(method, *params)
+
+    # The relayer
+
+    async def index(self) -> None:
+        """Follow the chain to the head that it tells."""
+        for _ in range(400):
+            if not await self.services.indexer.step():
+                last = await self.store.last_block()
+                if last == self.services.indexer.head:
+                    return
+        raise AssertionError("the indexer does not come to the head")
+
+    async def serve(self, count: int = 1, **changes: Any) -> list[Hash32]:
+        """Post requests, assign them, and have them answered."""
+        ids = await self.post(count, **changes)
+        await self.answer(ids)
+        return ids
+
+    async def answer(self, ids: Sequence[Hash32]) -> None:
+        """Assign requests and deliver their answers."""
+        async with asyncio.TaskGroup() as group:
+            await self.services.scheduler.step(group)
+        for node in self.link.nodes.values():
+            for task in node.tasks:
+                if task.assignment.request_id in ids:
+                    await self.services.aggregator.delivered(node.deliver(task))
+            node.tasks.clear()
+
+    async def settle(self) -> None:
+        """Send what is due, mine it, and see what came of it; until nothing is open."""
+        for _ in range(12):
+            await self.services.settler.step()
+            await self.services.reaper.step()
+            self.clock.advance(1_000)
+            await self.mine()
+            await self.index()
+            if not await self.services.sender.confirm() and not await self.store.ready_results(1):
+                return
+        raise AssertionError(f"still open: {await self.store.open_intents()}")
+
+    async def state(self, request_id: Hash32) -> str:
+        stored = await self.store.request(request_id)
+        assert stored is not None
+        return str(stored.state)
+
+    async def batch(self) -> StoredIntent:
+        """The batch that is on its way."""
+        (intent,) = [each for each in await self.store.open_intents() if each.kind == "submit_results"]
+        return intent
+
+    async def restart(self) -> None:
+        """A new process on the same database, as after a crash: what was in memory is gone."""
+        await self.store.close()
+        self.services = await self.start()
+        await self.index()
+
+    async def start(self, chain: Chain | None = None) -> Services:
+        """A relayer's services over the database."""
+        over: Any = chain or self.chain
+        clock, metrics, signer = self.clock, self.metrics, self.signer
+        store = await SqlStore.open(f"sqlite+aiosqlite:///{self.database}", clock)
+        terms, rounds = await over.market_terms(), asyncio.Lock()
+        domain = typed_data.Domain(over.chain_id, over.market)
+        sender = Sender(over, store, clock, signer, metrics, _guard(over), self.sender_settings)
+        names = {each.model_id: each.name for each in self.models}
+        dispatcher = Dispatcher(store, self.link, clock, metrics, domain, names, lambda: None)
+        scheduler = Scheduler(
+            over,
+            store,
+            self.link,
+            dispatcher,
+            clock,
+            signer,
+            metrics,
+            terms,
+            self.models,
+            Policy(),
+            await over.next_round(signer.address),
+            rounds,
+            SchedulerSettings(lease_ms=60_000),
+        )
+        settler = Settler(
+            over, store, self.link, sender, clock, signer, metrics, terms, AT_ONCE, rounds, scheduler.wake.ring
+        )
+        return Services(
+            store=store,
+            indexer=Indexer(
+                over,
+                store,
+                clock,
+                metrics,
+                signer.address,
+                over.deployment.first_block,
+                lambda: None,
+                IndexerSettings(confirmations=self.confirmations, max_rewind=MAX_REWIND),
+            ),
+            scheduler=scheduler,
+            aggregator=Aggregator(over, store, clock, metrics, terms, scheduler.wake.ring, settler.wake.ring),
+            settler=settler,
+            reaper=Reaper(over, store, sender, signer, metrics, terms),
+            sender=sender,
+        )
+
+    # The judge
+
+    async def ends(self, request_id: Hash32) -> Counter[str]:
+        """How a request ended, by the chain's own logs."""
+        events = await self.chain.events(0, (await self.chain.head()).number)
+        names = {"ResultFulfilled", "RequestClosed"}
+        return Counter(each.name for each in events if each.name in names and each.args["requestId"] == request_id)
+
+    async def oracle(self, **fates: str) -> None:
+        """Whatever happened, each request on the chain ended once, and every transaction was one of an intent's.
+
+        Args:
+            fates: of requests that are not meant to be fulfilled: `expired`, `open` or `gone` by request id.
+        """
+        for request_id in self.requests:
+            fate = fates.get(request_id, "fulfilled")
+            (status,) = await self.chain.statuses([request_id])
+            if fate == "gone":
+                assert status is Status.NONE
+                continue
+            assert await self.state(request_id) == ("eligible" if fate == "open" else fate)
+            wanted = {"fulfilled": {"ResultFulfilled": 1}, "expired": {"RequestClosed": 1}, "open": {}}[fate]
+            assert dict(await self.ends(request_id)) == wanted, request_id
+        await self._require_no_difference()
+        await self._require_honest_wire()
+        last = await self.store.last_block()
+        assert last is not None
+        block = await self.rpc("eth_getBlockByNumber", hex(last.number), False)
+        assert block["hash"] == last.hash, "the cursor is on the chain"
+
+    async def _require_no_difference(self) -> None:
+        terms, first = await self.chain.market_terms(), self.chain.deployment.first_block
+        reconciler = Reconciler(self.chain, self.store, self.metrics, self.signer.address, first, terms)
+        done = await reconciler.compare(first, (await self.chain.head()).number)
+        assert done.findings == ()
+        assert done.underpaid_wei == 0
+
+    async def _require_honest_wire(self) -> None:
+        """One nonce is one intent's, every transaction was stored before it was sent, and no nonce is left out."""
+        assert self.unwitnessed == [], "sent before it was stored"
+        intents: dict[int, set[int]] = {}
+        ours = [each for each in self.proxy.wire if each.sender == self.signer.address]
+        for each in ours:
+            intent = await self.store.intent_of_transaction(each.hash)
+            assert intent is not None, f"{each.hash} is no intent's"
+            assert intent.nonce == each.nonce
+            intents.setdefault(each.nonce, set()).add(intent.intent_id)
+        assert all(len(ids) == 1 for ids in intents.values()), f"a nonce of two intents: {intents}"
+        mined = int(await self.rpc("eth_getTransactionCount", self.signer.address, "latest"), 16)
+        sent = sorted(each for each in intents if each < mined)
+        assert sent == list(range(sent[0], mined)) if sent else True, "a gap in the nonces"
+
+    async def _witness(self, wire: Wire) -> None:
+        if wire.sender == self.signer.address and await self.store.intent_of_transaction(wire.hash) is None:
+            self.unwitnessed.append(wire)
+
+
+@asynccontextmanager
+async def a_bench(
+    database: Path, *arguments: str, confirmations: int = 0, sender: SenderSettings | None = None
+) -> AsyncIterator[Bench]:
+    """Start everything.
+
+    Args:
+        database: where the relayer's store is to be.
+        arguments: of anvil.
+        confirmations: blocks on a request's own before it is served.
+        sender: how transactions are pushed.
+    """
+    async with local_chain(*arguments) as anvil, fault_proxy(anvil.url) as proxy:
+        await anvil.register_relayer()
+        await anvil.register_node(NODE_KEY, anvil.deployment.models["tiny"])
+        await anvil.mine()
+        chain = Web3Chain(await connect_http(proxy.url, timeout_s=5), anvil.deployment)
+        signer, clock = LocalSigner(anvil.keys[1]), FakeClock(int(time.time()) * 1000)
+        link = FakeLink(clock)
+        domain = typed_data.Domain(chain.chain_id, chain.market)
+        model_id = anvil.deployment.models["tiny"]
+        node = ChainNode(FakeSigner(7), domain, signer.address, model_id=model_id)
+        assert node.key == str(Account.from_key(NODE_KEY).address).lower()
+        link.nodes[node.key] = node
+        bench = Bench(
+            anvil,
+            proxy,
+            chain,
+            clock,
+            link,
+            FakeMetrics(),
+            signer,
+            database,
+            await chain.models(),
+            sender or SenderSettings(),
+            confirmations,
+        )
+        bench.services = await bench.start()
+        proxy.on_transaction = bench._witness
+        try:
+            await bench.index()
+            yield bench
+        finally:
+            await bench.store.close()
+            await chain.close()
+
+
+def fields_of(raw: bytes) -> dict[str, Any]:
+    """A transaction's fields."""
+    return dict(TypedTransaction.from_bytes(HexBytes(raw)).as_dict())
+
+
+def _guard(chain: Web3Chain) -> GuardPolicy:
+    allowed = selectors()
+    market = frozenset({allowed["submitResults"], allowed["expire"]})
+    return GuardPolicy(
+        {chain.market: market, chain.schedule_log: frozenset({allowed["recordRound"]})}, MAX_FEE_CEILING_WEI
+    )
