@@ -263,15 +263,15 @@ class Bench:
         Args:
             fates: of requests that are not meant to be fulfilled: `expired`, `open` or `gone` by request id.
         """
-        for request_id in self.requests:
-            fate = fates.get(request_id, "fulfilled")
-            (status,) = await self.chain.statuses([request_id])
+        for id_ in self.requests:
+            fate = fates.get(id_, "fulfilled")
+            (status,) = await self.chain.statuses([id_])
             if fate == "gone":
                 assert status is Status.NONE
                 continue
-            assert await self.state(request_id) == ("eligible" if fate == "open" else fate)
+            assert await self.state(id_) == ("eligible" if fate == "open" else fate)
             wanted = {"fulfilled": {"ResultFulfilled": 1}, "expired": {"RequestClosed": 1}, "open": {}}[fate]
-            assert dict(await self.ends(request_id)) == wanted, request_id
+            assert dict(await self.ends(id_)) == wanted, id_
         await self._require_no_difference()
         await self._require_honest_wire()
         last = await self.store.last_block()
