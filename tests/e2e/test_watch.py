@@ -158,8 +158,8 @@ def test_watch__node_that_accepted_and_was_silent__is_slashed_by_the_relayers_wa
 
     (proof,) = proofs(stack)
     assert [int(proof["topics"][1], 16), "0x" + proof["topics"][2][-40:], proof["topics"][3]] == [0, key, request_id]
-    assert "0x" + proof["data"][26:66] == account(RELAYER).address.lower()
-    slashed, bounty = (int(proof["data"][2 + 64 * word :][:64], 16) for word in (1, 2))
+    node, reporter, slashed, bounty = (int(proof["data"][2 + 64 * word :][:64], 16) for word in range(4))
+    assert (node, f"0x{reporter:040x}") == (0, account(RELAYER).address.lower())
     assert (slashed, bounty > MISSED_WEI // 10) == (MISSED_WEI, True)
     stack.until(lambda: stake_of(stack, key) == (staked[0] - MISSED_WEI, staked[1] + 1))
     stack.until(lambda: 'headrace_faults_proven_total{fault="MISSED"} 1.0' in metrics_of(stack))
