@@ -39,7 +39,7 @@ def test_new__callback_gas__is_in_the_request(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("way", [(), ("--gasless",)])
-def test_new__callback_gas_of_a_plain_account__is_refused_after_the_quote(desk: Desk, way: tuple[str, ...]) -> None:
+def test_new__callback_gas_of_a_plain_account__is_refused_after_what_it_costs(desk: Desk, way: tuple[str, ...]) -> None:
     refusal = desk.refusal("request", "new", "Why is the sky blue?", "--callback-gas", "150000", *way)
     assert with_checksums(f"The account {REQUESTER_SIGNER.address} has no code") in refusal
     assert "leave out --callback-gas" in refusal

@@ -49,11 +49,11 @@ def test_new__quorum__is_in_the_request(desk: Desk, options: tuple[str, ...], te
 def test_new__quorum__says_whom_it_pays_how_much_before_it_is_sent(desk: Desk) -> None:
     with_nodes(desk, SECOND, THIRD)
     assert desk.run(*NEW, "--quorum", "2/3", "--priority-fee", "20gwei") == 0, desk.error
-    quote, posted = desk.out.split("request 0x")
+    cost, posted = desk.out.split("request 0x")
     # A prompt of one KiB and 256 tokens: the dearest of the three asks for 0.000011 ether.
-    assert "up to 0.000022 ether for 2 nodes that agree: all get what the dearest asks, at most 0.000011 ether" in quote
-    assert "ether for the relayer's gas" in quote
-    assert "0.00000002 ether for both" in quote
+    assert "up to 0.000022 ether for 2 nodes that agree: all get what the dearest asks, at most 0.000011 ether" in cost
+    assert "ether for the relayer's gas" in cost
+    assert "0.00000002 ether for both" in cost
     assert "✔ sent" in posted
 
 

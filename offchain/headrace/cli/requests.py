@@ -16,8 +16,8 @@ import typer
 
 from headrace.cli import screens
 from headrace.cli.amounts import show_wei
+from headrace.cli.drafts import show_draft
 from headrace.cli.options import Json, RequestId, address, request_id, wei
-from headrace.cli.quotes import show_quote
 from headrace.cli.session import OpenChain, Session, require_included, session_of
 from headrace.cli.stopping import INTERRUPTED
 from headrace.cli.waiting import Progress, show_interrupted, shown
@@ -184,7 +184,7 @@ async def _new(
             wanted = replace(wanted, model=await client.offered_model())
         draft = await client.draft(wanted)
         if not as_json:
-            show_quote(session.console, draft)
+            show_draft(session.console, draft)
         await require_callable(opened.chain, draft.request)
         progress.request_id, progress.deadline_s = draft.request_id, draft.request.deadline_s
         with shown(progress, session.console, as_json=as_json):

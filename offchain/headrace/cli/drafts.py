@@ -13,7 +13,7 @@ from headrace.client import Draft
 from headrace.core.types import Request
 
 
-def show_quote(console: Console, draft: Draft) -> None:
+def show_draft(console: Console, draft: Draft) -> None:
     """A draft's escrow with its parts, and what may keep it from being answered."""
     request = draft.request
     console.print(f"escrow  {show_wei(request.escrow_wei)}", soft_wrap=True)
