@@ -220,7 +220,11 @@ async def _wire(
         signer.address,
         chain.deployment.first_block,
         on_change,
-        IndexerSettings(poll_ms=settings.chain.poll_ms, confirmations=settings.chain.confirmations),
+        IndexerSettings(
+            poll_ms=settings.chain.poll_ms,
+            confirmations=settings.chain.confirmations,
+            max_rewind=settings.chain.max_rewind,
+        ),
     )
     intake, poster = _posting(
         settings.relayer.gasless, chain, store, sender, metrics, signer.address, payer.address, terms, bonding

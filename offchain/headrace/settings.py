@@ -45,6 +45,7 @@ class ChainSettings(Section):
     deployments: Path = Path("deployments")
     confirmations: int = Field(default=1, ge=0, le=1000)
     poll_ms: int = Field(default=250, ge=10, le=60_000)
+    max_rewind: int = Field(default=256, ge=1, le=1_000_000)
     timeout_s: float = Field(default=10, gt=0, le=300)
 
 

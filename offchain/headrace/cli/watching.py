@@ -190,7 +190,9 @@ async def _open(session: Session, wanted: _Wanted, stack: AsyncExitStack) -> _Pa
     watching = WatchSettings(is_once=wanted.is_once, confirmations=confirmations)
     journal = session.open_journal(wanted.journal) if wanted.journal is not None else None
     watch = Watch(chain, store, session.clock, metrics, dossiers, prover, watching, journal)
-    indexing = IndexerSettings(poll_ms=settings.chain.poll_ms, confirmations=confirmations)
+    indexing = IndexerSettings(
+        poll_ms=settings.chain.poll_ms, confirmations=confirmations, max_rewind=settings.chain.max_rewind
+    )
     indexer = Indexer(chain, store, session.clock, metrics, relayer, opened.first_block, lambda: None, indexing)
     return _Parts(store, dossiers, indexer, watch, prover)
 

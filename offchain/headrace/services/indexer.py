@@ -198,7 +198,7 @@ class Indexer:
         raise ReorgTooDeep(
             f"the chain and the store have no block in common from {last.number} down to {number + 1}: the reorg is "
             f"deeper than {self._settings.max_rewind} blocks, or this is another chain. Nothing was undone; check the "
-            "node, then raise max_rewind or start with an empty store"
+            "node, then raise HEADRACE_CHAIN__MAX_REWIND or start with an empty store"
         )
 
 
