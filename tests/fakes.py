@@ -247,6 +247,7 @@ class FakeChain:
         self.reverts: dict[
             str, str
         ] = {}  # by kind (record_round, submit_results, expire): the error of every such call
+        self.poison: set[Hash32] = set()  # requests whose item makes the whole batch revert
         self.sent: list[bytes] = []  # every raw transaction that send_raw was given
         self.calls: Counter[str] = Counter()
         self._chain_id = chain_id
@@ -732,6 +733,9 @@ class FakeChain:
         return [*delivered, paid, Log(MARKET, "BatchSettled", args)], ""
 
     def _submit_sets(self, world: _World, relayer: Address, sets: Sequence[ResultSetCall]) -> tuple[list[Log], str]:
+        spoilt = [result.request_id for each in sets for _, result in each.items if result.request_id in self.poison]
+        if spoilt:
+            return [], "InsufficientGas(required=2, available=1)"
         for index, each in enumerate(sets):
             k = len(each.nodes)
             if list(each.nodes) != sorted(set(each.nodes)) or len(each.signatures) not in (k, k * len(each.items)):

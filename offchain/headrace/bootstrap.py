@@ -51,6 +51,7 @@ from headrace.services.intake import Intake, IntakeSettings
 from headrace.services.poster import Poster, PosterSettings
 from headrace.services.prover import Prover, ProverSettings, RelayersProofs
 from headrace.services.reaper import Reaper
+from headrace.services.reconciler import Reconciler
 from headrace.services.scheduler import Scheduler, SchedulerSettings
 from headrace.services.sender import Sender
 from headrace.services.settler import Settler
@@ -83,6 +84,7 @@ class _Relayer:
     poster: Poster
     gauges: Gauges
     bonding: Bonding
+    reconciler: Reconciler
     watch: Watch | None
     api: ApiContext
 
@@ -241,6 +243,7 @@ async def _wire(
         gauges=gauges,
         bonding=bonding,
         watch=await _watch(settings, chain, store, sender, signer, payer, metrics),
+        reconciler=Reconciler(chain, store, metrics, signer.address, chain.deployment.first_block, terms),
         api=_api_context(
             settings, chain, store, link, signer, policy, metrics, indexer, scheduler, intake, named, gauges, bonding
         ),
@@ -357,6 +360,7 @@ async def _serve(relayer: _Relayer, serve_api: Callable[[], Coroutine[Any, Any, 
             group.create_task(serve_api(), name="api"),
             group.create_task(relayer.gauges.run(), name="gauges"),
             group.create_task(relayer.bonding.run(), name="bond"),
+            group.create_task(relayer.reconciler.run(), name="reconciler"),
         ]
         # What looks eligible before may long be settled.
         await relayer.indexer.caught_up.wait()

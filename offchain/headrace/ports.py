@@ -569,6 +569,18 @@ class StoredIntent:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredDeadLetter:
+    """A result that the relayer does not try to settle any more. Its request ends by `expire`, or by a replay."""
+
+    request_id: Hash32
+    reason: str  # a clause
+    error: str  # the chain's own: an item status, or what the call reverted with
+    call: Call | None  # that was simulated, with nothing else in it
+    block_number: int  # after which it was
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredPosting:
     """A request that its requester signed, at the relayer that is to post it."""
 
@@ -775,7 +787,19 @@ class Store(Protocol):
         ...
 
     async def ready_results(self, limit: int) -> list[tuple[StoredResult, ...]]:
-        """Results of requests that are `signed`, oldest first: one each, or a quorum's k by node."""
+        """Results of requests that are `signed` and no dead letters, oldest first: one each, or a quorum's k."""
+        ...
+
+    async def add_dead_letter(self, letter: StoredDeadLetter) -> None:
+        """Take a request's results out of those that are ready, and say so in its timeline."""
+        ...
+
+    async def dead_letters(self, limit: int) -> list[StoredDeadLetter]:
+        """Newest first."""
+        ...
+
+    async def replay_dead_letter(self, request_id: Hash32, at_ms: int) -> bool:
+        """Have a request's results be ready again. False: it is no dead letter."""
         ...
 
     async def requests_of_payload(self, payload_hash: Hash32) -> list[StoredRequest]:

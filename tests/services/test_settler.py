@@ -9,6 +9,7 @@ import pytest
 from headrace.core.batching import BatchPolicy
 from headrace.core.errors import ChainUnavailable, Refused, Unknown
 from headrace.core.types import ItemStatus, Status
+from headrace.ports import Call, CallOutcome
 from tests.services.world import a_world
 
 AT_ONCE = BatchPolicy(max_age_ms=0)
@@ -150,7 +151,80 @@ async def test_step__item_that_nothing_can_pay__is_set_aside_and_does_not_hold_u
         assert await world.state(good) == "fulfilled"
         assert await world.state(late) == "signed"
         assert not await world.settler.step()
-        assert "unpayable" in [entry.stage for entry in await world.store.timeline(late)]
+        (letter,) = await world.store.dead_letters(10)
+        assert (letter.request_id, letter.reason, letter.error) == (
+            late,
+            "the market will never pay it: its time is over",
+            "LATE",
+        )
+        assert "dead_letter" in [entry.stage for entry in await world.store.timeline(late)]
+        world.chain.item_statuses.clear()
+        assert await world.store.replay_dead_letter(late, world.clock.now_ms())
+        assert not await world.store.replay_dead_letter(late, world.clock.now_ms())
+        await world.settle()
+        assert await world.state(late) == "fulfilled"
+
+
+@pytest.mark.parametrize("poisoned", [{0}, {49}, {7, 8}, {3, 20, 41}])
+async def test_step__items_that_make_the_whole_revert__are_found_and_the_rest_goes_out_at_once(
+    poisoned: set[int],
+) -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        for node in world.link.nodes.values():
+            node.max_in_flight = 100
+        ids = await world.serve(*[world.request(salt=number) for number in range(50)])
+        world.chain.poison = {ids[number] for number in poisoned}
+        before = world.chain.calls["simulate"]
+        await world.settle()
+        assert world.chain.calls["simulate"] - before <= 10 + 12 * len(poisoned)
+        states = [await world.state(id_) for id_ in ids]
+        assert states == ["signed" if number in poisoned else "fulfilled" for number in range(50)]
+        assert await world.store.dead_letters(10) == [], "once proves little"
+
+
+async def test_step__item_that_spoils_its_batch__is_given_up_at_the_third_time_and_can_be_tried_again() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        good, bad = await world.serve(world.request(salt=1), world.request(salt=2))
+        world.chain.poison = {bad}
+        await world.settle()
+        for pause_ms in (5_000, 10_000):
+            assert await world.store.dead_letters(10) == []
+            simulated = world.chain.calls["simulate"]
+            await world.settler.step()
+            assert world.chain.calls["simulate"] == simulated, "it waits"
+            world.clock.advance(pause_ms)
+            await world.settler.step()
+        (letter,) = await world.store.dead_letters(10)
+        assert letter.request_id == bad
+        assert letter.error == "InsufficientGas(required=2, available=1)"
+        assert letter.call is not None
+        assert [await world.state(id_) for id_ in (good, bad)] == ["fulfilled", "signed"]
+        world.clock.advance(60_000)
+        assert not await world.settler.step()
+        world.chain.poison.clear()
+        await world.store.replay_dead_letter(bad, world.clock.now_ms())
+        await world.settle()
+        assert await world.state(bad) == "fulfilled"
+
+
+async def test_step__too_much_together__goes_out_in_parts() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        for node in world.link.nodes.values():
+            node.max_in_flight = 100
+        ids = await world.serve(*[world.request(salt=number) for number in range(8)])
+        simulate = world.chain.simulate
+
+        async def of_at_most_four(sender: str, calls: list[Call]) -> list[CallOutcome]:
+            outcomes = await simulate(sender, calls)
+            paid = sum(event.name == "ResultFulfilled" for event in outcomes[-1].events)
+            return outcomes if paid <= 4 else [*outcomes[:-1], CallOutcome(False, 0, (), "out of gas")]
+
+        world.chain.simulate = of_at_most_four  # type: ignore[method-assign,assignment]
+        await world.settle()
+        assert [await world.state(id_) for id_ in ids].count("fulfilled") == 4
+        await world.settle()
+        assert [await world.state(id_) for id_ in ids].count("fulfilled") == 8
+        assert await world.store.dead_letters(10) == []
 
 
 async def test_step__simulation_fails_as_a_whole__nothing_is_sent() -> None:
@@ -161,6 +235,7 @@ async def test_step__simulation_fails_as_a_whole__nothing_is_sent() -> None:
         assert world.chain.sent == []
         assert await world.state(id_) == "signed"
         world.chain.reverts.clear()
+        world.clock.advance(5_000)
         await world.settle()
         assert await world.state(id_) == "fulfilled"
 

@@ -104,7 +104,7 @@ async def relayer(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Relayer]:
     async with a_world() as world:
         assert isinstance(world.chain, FaultyChain)
         allowed = {MARKET: AnySelector(), SCHEDULE_LOG: AnySelector(), FAULTS: AnySelector()}
-        world.sender._guard = GuardPolicy(allowed, 10**12)
+        world.guard(GuardPolicy(allowed, 10**12))
         yield Relayer(world, world.chain, watch_of(world, world.chain))
 
 
@@ -309,7 +309,7 @@ async def test_prover__chain_does_not_agree__is_refused_in_words(relayer: Relaye
 
 async def test_prover__guard_says_no__is_tried_again_later(relayer: Relayer) -> None:
     await relayer.leave_unserved()
-    relayer.world.sender._guard = GuardPolicy({}, 10**12)
+    relayer.world.guard(GuardPolicy({}, 10**12))
     await relayer.watch.step()
     (fault,) = await relayer.world.store.faults(None, 10)
     assert fault.state == "found"

@@ -26,6 +26,7 @@ from headrace.services.reaper import Reaper
 from headrace.services.scheduler import Scheduler, SchedulerSettings
 from headrace.services.sender import Sender
 from headrace.services.settler import Settler
+from headrace.services.wake import Wake
 from tests.fakes import (
     MARKET,
     MODEL_ID,
@@ -191,6 +192,10 @@ class World:
         """Restart the scheduler under another policy, as an operator does."""
         scheduler = self.scheduler
         scheduler._policy, scheduler._policy_hash = policy, policy_hash(policy)
+
+    def guard(self, policy: GuardPolicy) -> None:
+        """Have the sender sign what another policy allows."""
+        self.sender._guard = self.sender._pusher._guard = policy
 
     def send_by(self, submitter: FakeSigner | None) -> None:
         """Restart what sends with a submitter, or with the relayer's own key, as an operator does."""

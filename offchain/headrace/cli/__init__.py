@@ -27,6 +27,7 @@ from headrace.cli import (
     callbacks,
     changes,
     credit,
+    dead_letters,
     owner,
     reconcile,
     requests,
@@ -74,6 +75,7 @@ app.add_typer(stake.app, name="stake")
 app.add_typer(bond.app, name="bond")
 app.add_typer(owner.app, name="owner")
 app.add_typer(verifier.app, name="verifier")
+app.add_typer(dead_letters.app, name="dead-letters")
 stake.app.command("prices")(stake_prices.set_prices)
 stake.app.command("withdraw-models")(stake_prices.withdraw_models)
 stake.app.command("rotate-key")(stake_keys.rotate_key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import func, insert, or_, select, update
+from sqlalchemy import exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.adapters.sql.book import RequestBook
@@ -14,7 +14,7 @@ from headrace.adapters.sql.part import StorePart
 from headrace.adapters.sql.payloads import keep_payloads
 from headrace.adapters.sql.quorums import standing_in
 from headrace.adapters.sql.rows import result_of, row_of_result
-from headrace.adapters.sql.tables import assignments, requests, results
+from headrace.adapters.sql.tables import assignments, dead_letters, requests, results
 from headrace.core.lifecycle import Cause, RequestState
 from headrace.core.types import Hash32
 from headrace.ports import StoredResult
@@ -62,6 +62,7 @@ class ResultStore(StorePart):
             .join(requests, requests.c.request_id == results.c.request_id)
             .outerjoin(last_round, last_round.c.request_id == results.c.request_id)
             .where(requests.c.state == str(RequestState.SIGNED))
+            .where(~exists().where(dead_letters.c.request_id == requests.c.request_id))
             # A quorum may have votes of earlier rounds, too.
             .where(or_(requests.c.k == 0, results.c.round == last_round.c.round))
             .subquery()

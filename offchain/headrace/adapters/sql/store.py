@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.adapters.sql.blocks import BlockStore
 from headrace.adapters.sql.database import Database
+from headrace.adapters.sql.dead_letters import DeadLetterStore
 from headrace.adapters.sql.faults import FaultStore
 from headrace.adapters.sql.intents import IntentStore
 from headrace.adapters.sql.payloads import PayloadStore
@@ -14,7 +15,17 @@ from headrace.adapters.sql.rounds import RoundStore
 from headrace.ports import Clock
 
 
-class SqlStore(BlockStore, RequestStore, RoundStore, PayloadStore, ResultStore, IntentStore, FaultStore, PostingStore):
+class SqlStore(
+    BlockStore,
+    RequestStore,
+    RoundStore,
+    PayloadStore,
+    ResultStore,
+    IntentStore,
+    DeadLetterStore,
+    FaultStore,
+    PostingStore,
+):
     """What a relayer knows. Each call is one transaction."""
 
     @classmethod

@@ -344,3 +344,16 @@ attempts = Table(
     Column("is_noop", Boolean, nullable=False),
     UniqueConstraint("intent_id", "position"),
 )
+
+# What the settler gave up, until somebody has it tried again.
+dead_letters = Table(
+    "dead_letters",
+    metadata,
+    _hash("request_id", primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("error", Text, nullable=False),
+    _address("to"),
+    Column("data", LargeBinary, nullable=False),
+    _number("block_number"),
+    _number("at_ms"),
+)
