@@ -108,10 +108,10 @@ class LocalChain:
     async def now_s(self) -> int:
         return int((await self.rpc("eth_getBlockByNumber", "latest", False))["timestamp"], 16)
 
-    async def post(self, request: Request, prompt: bytes = b"") -> Hash32:
+    async def post(self, request: Request, prompt: bytes = b"", account: int = 3) -> Hash32:
         """Put a request into the pool."""
         return await self.call(
-            3, "InferenceMarket", "requestInference", _params_of(request), prompt, value=request.escrow_wei
+            account, "InferenceMarket", "requestInference", _params_of(request), prompt, value=request.escrow_wei
         )
 
     async def register_relayer(self) -> None:
@@ -139,7 +139,7 @@ def sign_digest(key: bytes, digest: bytes) -> bytes:
 @asynccontextmanager
 async def local_chain(*arguments: str) -> AsyncIterator[LocalChain]:
     """Start anvil, deploy, and stop it again."""
-    with _anvil(*arguments) as url:
+    with running_anvil(*arguments) as url:
         web3 = AsyncWeb3(AsyncHTTPProvider(url))
         try:
             keys = [_key(index) for index in range(4)]
@@ -182,7 +182,8 @@ def _compile() -> None:
 
 
 @contextmanager
-def _anvil(*arguments: str) -> Iterator[str]:
+def running_anvil(*arguments: str) -> Iterator[str]:
+    """Start anvil without contracts, and stop it again. Gives its URL."""
     command = [str(ROOT / "node_modules/.bin/anvil"), "--port", "0", "--no-mining", "--mnemonic", MNEMONIC]
     command += [*([] if "--hardfork" in arguments else ["--hardfork", "prague"]), *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -6,17 +6,21 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import inspect
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 from eth_account import Account
 from eth_account.typed_transactions import TypedTransaction
 from hexbytes import HexBytes
+from web3 import AsyncHTTPProvider, AsyncWeb3
 
 from headrace.adapters.json_rpc import connect_http
 from headrace.adapters.keystore import LocalSigner
@@ -24,16 +28,19 @@ from headrace.adapters.sql.store import SqlStore
 from headrace.adapters.web3_chain import Web3Chain
 from headrace.core import typed_data
 from headrace.core.batching import BatchPolicy
+from headrace.core.bidding import REPLACEMENT_BPS
 from headrace.core.calls import selectors
 from headrace.core.canonical import canonical_json
 from headrace.core.envelope import hash_payload
+from headrace.core.events import ChainEvent
+from headrace.core.fees import BPS
 from headrace.core.guard import MAX_FEE_CEILING_WEI, GuardPolicy
 from headrace.core.requests import request_id
 from headrace.core.scheduling import Policy
 from headrace.core.snapshot import to_json
-from headrace.core.tasks import LinkedNode
-from headrace.core.types import Hash32, Request, Status
-from headrace.ports import Chain, ModelFacts, StoredIntent
+from headrace.core.tasks import Delivery, LinkedNode
+from headrace.core.types import Hash32, Request, RoundRecord, Status
+from headrace.ports import Call, Chain, ModelFacts, ResultSetCall, StoredIntent
 from headrace.services.aggregator import Aggregator
 from headrace.services.dispatcher import Dispatcher
 from headrace.services.indexer import Indexer, IndexerSettings
@@ -44,7 +51,7 @@ from headrace.services.sender import Sender, SenderSettings
 from headrace.services.settler import Settler
 from tests.chaos.fault_proxy import FaultProxy, Wire, fault_proxy
 from tests.fakes import FakeClock, FakeMetrics, FakeSigner, make_request
-from tests.local_chain import LocalChain, local_chain
+from tests.local_chain import LocalChain, local_chain, running_anvil
 from tests.services.world import PROMPT, FakeLink, FakeNode
 
 NODE_KEY = bytes(31) + b"\x07"
@@ -93,9 +100,11 @@ class Bench:
     database: Path
     models: Sequence[ModelFacts]
     sender_settings: SenderSettings
-    confirmations: int = 0
+    indexer_settings: IndexerSettings
+    resources: AsyncExitStack
     services: Services = field(init=False)
     requests: dict[Hash32, Request] = field(default_factory=dict)
+    deliveries: dict[Hash32, Delivery] = field(default_factory=dict)
     unwitnessed: list[Wire] = field(default_factory=list)
     _salt: int = 0
 
@@ -121,22 +130,34 @@ class Bench:
         }
         return make_request(**{**fields, **changes})
 
-    async def post(self, count: int = 1, **changes: Any) -> list[Hash32]:
-        """Put requests into one block, and index it."""
+    async def post(self, count: int = 1, account: int = 3, **changes: Any) -> list[Hash32]:
+        """Put requests of an account into one block, and index it."""
         ids = []
         for _ in range(count):
-            request = self.request(**changes)
-            await self.anvil.post(request)
+            request = self.request(**{"requester": self.anvil.accounts[account], **changes})
+            await self.anvil.post(request, account=account)
             id_ = request_id(request, self.chain.chain_id, self.chain.market)
             self.requests[id_] = request
             ids.append(id_)
-        await self.store.put_prompt(PROMPT, self.anvil.accounts[3], self.clock.now_ms())
+        await self.store.put_prompt(PROMPT, self.anvil.accounts[account], self.clock.now_ms())
         await self.mine()
         await self.index()
         return ids
 
     async def mine(self, blocks: int = 1) -> None:
         await self.anvil.mine(blocks)
+
+    async def send(self, raw: bytes) -> None:
+        """Put a transaction into the pool, past the proxy."""
+        await self.rpc("eth_sendRawTransaction", "0x" + raw.hex())
+
+    async def raw_of(self, transaction_hash: Hash32) -> str:
+        """The bytes of a transaction that anvil has, for `anvil_reorg`."""
+        return str(await self.rpc("eth_getRawTransactionByHash", transaction_hash))
+
+    async def mined_nonce(self) -> int:
+        """How many transactions of the relayer's are in blocks."""
+        return int(await self.rpc("eth_getTransactionCount", self.signer.address, "latest"), 16)
 
     async def pass_time(self, seconds: int) -> None:
         """For the relayer's clock and the chain's next block."""
@@ -147,7 +168,47 @@ class Bench:
         """Ask anvil itself, past the proxy."""
         return await self.anvil.rpc(method, *params)
 
+    async def restart_chain(self, state: Path) -> None:
+        """Another anvil with the chain of this one: its pool is gone."""
+        _write_state(state, await self.rpc("anvil_dumpState"))
+        self.anvil.url = self.proxy.upstream = self.resources.enter_context(running_anvil("--load-state", str(state)))
+        self.anvil.web3 = AsyncWeb3(AsyncHTTPProvider(self.anvil.url))
+        self.resources.push_async_callback(self.anvil.web3.provider.disconnect)
+
+    # Others who have the relayer's word
+
+    def round_by_another(self, record: RoundRecord) -> Call:
+        """The record of a round as anyone can bring it, who has the relayer's signature."""
+        domain = typed_data.Domain(self.chain.chain_id, self.chain.schedule_log)
+        signature = self.signer.sign_digest(typed_data.digest(domain, typed_data.hash_round_record(record)))
+        return self.chain.record_round_call(self.signer.address, record, signature)
+
+    def results_by_another(self, account: int, ids: Sequence[Hash32]) -> Call:
+        """Delivered results as an account can bring them that the relayer mandates."""
+        sender, until_s = self.anvil.accounts[account], self.clock.now_ms() // 1000 + TTL_S
+        domain = typed_data.Domain(self.chain.chain_id, self.chain.market)
+        mandate = typed_data.digest(domain, typed_data.hash_submitter(self.signer.address, sender, until_s))
+        signature = self.signer.sign_digest(mandate)
+        sets = [self._lone_set(self.deliveries[id_]) for id_ in ids]
+        return self.chain.submit_results_for_call(self.signer.address, sets, until_s, signature)
+
+    async def by_another(self, account: int, call: Call) -> Hash32:
+        """Put a call into the pool from an account that is not the relayer's."""
+        raw, hash_ = await self.anvil.sign(account, call.to, "0x" + call.data.hex())
+        await self.send(raw)
+        return hash_
+
+    def _lone_set(self, delivery: Delivery) -> ResultSetCall:
+        result = delivery.result
+        items = ((self.requests[result.request_id], result),)
+        return ResultSetCall(result.round, (delivery.node,), (delivery.signature,), items, (), ())
+
     # The relayer
+
+    @property
+    def sent(self) -> list[Wire]:
+        """What the relayer sent until now."""
+        return [each for each in self.proxy.wire if each.sender == self.signer.address]
 
     async def index(self) -> None:
         """Follow the chain to the head that it tells."""
@@ -165,13 +226,15 @@ class Bench:
         return ids
 
     async def answer(self, ids: Sequence[Hash32]) -> None:
-        """Assign requests and deliver their answers."""
-        async with asyncio.TaskGroup() as group:
-            await self.services.scheduler.step(group)
+        """Assign requests and deliver their answers. A cycle may leave some for the next."""
+        for _ in ids:
+            async with asyncio.TaskGroup() as group:
+                await self.services.scheduler.step(group)
         for node in self.link.nodes.values():
             for task in node.tasks:
                 if task.assignment.request_id in ids:
-                    await self.services.aggregator.delivered(node.deliver(task))
+                    delivery = self.deliveries[task.assignment.request_id] = node.deliver(task)
+                    await self.services.aggregator.delivered(delivery)
             node.tasks.clear()
 
     async def settle(self) -> None:
@@ -240,7 +303,7 @@ class Bench:
                 signer.address,
                 over.deployment.first_block,
                 lambda: None,
-                IndexerSettings(confirmations=self.confirmations, max_rewind=MAX_REWIND),
+                self.indexer_settings,
             ),
             scheduler=scheduler,
             aggregator=Aggregator(over, store, clock, metrics, terms, scheduler.wake.ring, settler.wake.ring),
@@ -251,33 +314,48 @@ class Bench:
 
     # The judge
 
-    async def ends(self, request_id: Hash32) -> Counter[str]:
-        """How a request ended, by the chain's own logs."""
-        events = await self.chain.events(0, (await self.chain.head()).number)
-        names = {"ResultFulfilled", "RequestClosed"}
-        return Counter(each.name for each in events if each.name in names and each.args["requestId"] == request_id)
+    async def events(self, *names: str) -> list[ChainEvent]:
+        """What the chain's logs say now, of these names."""
+        head = (await self.chain.head()).number
+        await self.chain.blocks(0, head)  # or the filters of headers that are gone are held against the logs
+        return [each for each in await self.chain.events(0, head) if each.name in names]
 
-    async def oracle(self, **fates: str) -> None:
+    async def closings(self, request_id: Hash32) -> list[ChainEvent]:
+        """What closed a request, by the chain's own logs."""
+        closed = await self.events("ResultFulfilled", "RequestClosed")
+        return [each for each in closed if each.args["requestId"] == request_id]
+
+    async def oracle(self, fates: Mapping[Hash32, str] | None = None) -> None:
         """Whatever happened, each request on the chain ended once, and every transaction was one of an intent's.
 
         Args:
-            fates: of requests that are not meant to be fulfilled: `expired`, `open` or `gone` by request id.
+            fates: of requests that are not meant to be fulfilled: `expired`, `cancelled`, `open`, or `gone` when no
+                block has the request.
         """
         for id_ in self.requests:
-            fate = fates.get(id_, "fulfilled")
-            (status,) = await self.chain.statuses([id_])
-            if fate == "gone":
-                assert status is Status.NONE
-                continue
-            assert await self.state(id_) == ("eligible" if fate == "open" else fate)
-            wanted = {"fulfilled": {"ResultFulfilled": 1}, "expired": {"RequestClosed": 1}, "open": {}}[fate]
-            assert dict(await self.ends(id_)) == wanted, id_
+            await self._require_fate(id_, (fates or {}).get(id_, "fulfilled"))
         await self._require_no_difference()
         await self._require_honest_wire()
         last = await self.store.last_block()
         assert last is not None
         block = await self.rpc("eth_getBlockByNumber", hex(last.number), False)
         assert block["hash"] == last.hash, "the cursor is on the chain"
+
+    async def _require_fate(self, request_id: Hash32, fate: str) -> None:
+        (status,) = await self.chain.statuses([request_id])
+        stored, closings = await self.store.request(request_id), await self.closings(request_id)
+        assert (status is Status.NONE) is (fate == "gone")
+        if fate == "gone":
+            assert stored is None or stored.state == "withdrawn"
+            return
+        assert stored is not None
+        assert stored.state == ("eligible" if fate == "open" else fate)
+        block = await self.rpc("eth_getBlockByNumber", hex(stored.block_number), False)
+        assert block["hash"] == stored.block_hash, "its own block is on the chain"
+        wanted = {"fulfilled": ["ResultFulfilled"], "expired": ["RequestClosed"], "cancelled": ["RequestClosed"]}
+        assert [each.name for each in closings] == wanted.get(fate, [])
+        if fate == "fulfilled":
+            assert closings[0].args["resultHash"] == self.deliveries[request_id].result.result_hash
 
     async def _require_no_difference(self) -> None:
         terms, first = await self.chain.market_terms(), self.chain.deployment.first_block
@@ -290,16 +368,23 @@ class Bench:
         """One nonce is one intent's, every transaction was stored before it was sent, and no nonce is left out."""
         assert self.unwitnessed == [], "sent before it was stored"
         intents: dict[int, set[int]] = {}
-        ours = [each for each in self.proxy.wire if each.sender == self.signer.address]
-        for each in ours:
+        bids: dict[int, list[Wire]] = {}
+        for each in self.sent:
             intent = await self.store.intent_of_transaction(each.hash)
             assert intent is not None, f"{each.hash} is no intent's"
             assert intent.nonce == each.nonce
             intents.setdefault(each.nonce, set()).add(intent.intent_id)
+            bids.setdefault(each.nonce, []).append(each)
         assert all(len(ids) == 1 for ids in intents.values()), f"a nonce of two intents: {intents}"
-        mined = int(await self.rpc("eth_getTransactionCount", self.signer.address, "latest"), 16)
+        for attempts in bids.values():
+            for old, new in pairwise(dict.fromkeys(attempts)):
+                for fee, higher in ((old.max_fee_wei, new.max_fee_wei), (old.tip_wei, new.tip_wei)):
+                    assert higher * BPS >= fee * REPLACEMENT_BPS, "a replacement that pools refuse"
+        open_nonces = sorted(each.nonce for each in await self.store.open_intents())
+        mined = await self.mined_nonce()
         sent = sorted(each for each in intents if each < mined)
-        assert sent == list(range(sent[0], mined)) if sent else True, "a gap in the nonces"
+        assert open_nonces == list(range(mined, mined + len(open_nonces))), "a gap in the nonces"
+        assert sent == list(range(sent[0], mined)) if sent else True, "a nonce that is not ours"
 
     async def _witness(self, wire: Wire) -> None:
         if wire.sender == self.signer.address and await self.store.intent_of_transaction(wire.hash) is None:
@@ -308,7 +393,13 @@ class Bench:
 
 @asynccontextmanager
 async def a_bench(
-    database: Path, *arguments: str, confirmations: int = 0, sender: SenderSettings | None = None
+    database: Path,
+    *arguments: str,
+    confirmations: int = 0,
+    max_rewind: int = MAX_REWIND,
+    range_blocks: int = 500,
+    sender: SenderSettings | None = None,
+    timeout_s: float = 5,
 ) -> AsyncIterator[Bench]:
     """Start everything.
 
@@ -316,13 +407,18 @@ async def a_bench(
         database: where the relayer's store is to be.
         arguments: of anvil.
         confirmations: blocks on a request's own before it is served.
+        max_rewind: the deepest reorg that is undone.
+        range_blocks: how many blocks are indexed at once.
         sender: how transactions are pushed.
+        timeout_s: for one question to the chain.
     """
-    async with local_chain(*arguments) as anvil, fault_proxy(anvil.url) as proxy:
+    async with AsyncExitStack() as resources:
+        anvil = await resources.enter_async_context(local_chain(*arguments))
+        proxy = await resources.enter_async_context(fault_proxy(anvil.url))
         await anvil.register_relayer()
         await anvil.register_node(NODE_KEY, anvil.deployment.models["tiny"])
         await anvil.mine()
-        chain = Web3Chain(await connect_http(proxy.url, timeout_s=5), anvil.deployment)
+        chain = Web3Chain(await connect_http(proxy.url, timeout_s), anvil.deployment)
         signer, clock = LocalSigner(anvil.keys[1]), FakeClock(int(time.time()) * 1000)
         link = FakeLink(clock)
         domain = typed_data.Domain(chain.chain_id, chain.market)
@@ -341,7 +437,8 @@ async def a_bench(
             database,
             await chain.models(),
             sender or SenderSettings(),
-            confirmations,
+            IndexerSettings(confirmations=confirmations, max_rewind=max_rewind, range_blocks=range_blocks),
+            resources,
         )
         bench.services = await bench.start()
         proxy.on_transaction = bench._witness
@@ -353,9 +450,54 @@ async def a_bench(
             await chain.close()
 
 
+class Crash(BaseException):
+    """The process ends here: nothing catches it, and nothing after it is done."""
+
+
+@contextmanager
+def crash(target: Any, method: str, *, nth: int = 1, before: bool = False) -> Iterator[None]:
+    """End the process at a call of a method of an object or module: before it, or once it is done."""
+    original, calls = getattr(target, method), 0
+
+    def dies() -> bool:
+        nonlocal calls
+        calls += 1
+        return calls == nth
+
+    async def waited(*values: Any, **named: Any) -> Any:
+        is_last = dies()
+        if is_last and before:
+            raise Crash(method)
+        done = await original(*values, **named)
+        if is_last:
+            raise Crash(method)
+        return done
+
+    def called(*values: Any, **named: Any) -> Any:
+        is_last = dies()
+        if is_last and before:
+            raise Crash(method)
+        done = original(*values, **named)
+        if is_last:
+            raise Crash(method)
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, method, waited if inspect.iscoroutinefunction(original) else called)
+        try:
+            yield
+        except Crash:
+            return
+    raise AssertionError(f"{method} was called {calls} times, and not {nth}")
+
+
 def fields_of(raw: bytes) -> dict[str, Any]:
     """A transaction's fields."""
     return dict(TypedTransaction.from_bytes(HexBytes(raw)).as_dict())
+
+
+def _write_state(file: Path, dumped: str) -> None:
+    file.write_bytes(gzip.decompress(bytes.fromhex(dumped[2:])))
 
 
 def _guard(chain: Web3Chain) -> GuardPolicy:

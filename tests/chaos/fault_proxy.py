@@ -5,6 +5,7 @@ What it does wrong is in `faults`, which a test changes as it goes. Everything e
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -27,13 +28,15 @@ LOGS = "eth_getLogs"
 class Faults:
     """What is wrong now. Sets and mappings are by method."""
 
+    hang: set[str] = field(default_factory=set)  # no answer comes, and the connection stays open
     drop: set[str] = field(default_factory=set)  # the connection closes before the node hears the question
     lose_answer: set[str] = field(default_factory=set)  # … and after it did what it was asked
     http_status: dict[str, int] = field(default_factory=dict)  # 429, 500, …
     errors: dict[str, tuple[int, str]] = field(default_factory=dict)  # JSON-RPC errors
     swallow: bool = False  # transactions are accepted, and no pool has them
     null_receipts: bool = False
-    empty_logs: bool = False
+    empty_logs: bool = False  # for ranges; by a block's hash they are all there
+    clipped_logs: bool = False  # those of the second half of a range are left out
     lag_blocks: int = 0  # the head that it tells is so far behind
     geth_rule: bool = False  # a replacement needs a tenth more of both fees; anvil takes one wei more
     chain_id: int | None = None
@@ -59,9 +62,14 @@ class FaultProxy:
         self.url = ""
         self.wire: list[Wire] = []
         self.on_transaction: Callable[[Wire], Awaitable[None]] | None = None
-        self._upstream = upstream
+        self.upstream = upstream
         self._session = session
         self._bids: dict[tuple[str, int], Wire] = {}
+        self._hung = asyncio.Event()
+
+    def close(self) -> None:
+        """Let go of questions that hang."""
+        self._hung.set()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """One HTTP request: a question, or several as a list."""
@@ -87,6 +95,8 @@ class FaultProxy:
             self.wire.append(wire)
             if self.on_transaction is not None:
                 await self.on_transaction(wire)
+        if method in faults.hang:
+            await self._hung.wait()
         if method in faults.drop:
             return None
         if method in faults.errors:
@@ -100,8 +110,11 @@ class FaultProxy:
             return _done(question, hex(faults.chain_id))
         if method == RECEIPT and faults.null_receipts:
             return _done(question, None)
-        if method == LOGS and faults.empty_logs:
-            return _done(question, [])
+        if method == LOGS and "blockHash" not in params[0]:
+            if faults.empty_logs:
+                return _done(question, [])
+            if faults.clipped_logs:
+                question = _clipped(question)
         if faults.lag_blocks:
             question = await self._lagging(question)
         answer = await self._forward(question)
@@ -131,7 +144,7 @@ class FaultProxy:
         return (await self._forward({"jsonrpc": "2.0", "id": 0, "method": method, "params": list(params)}))["result"]
 
     async def _forward(self, question: dict[str, Any]) -> dict[str, Any]:
-        async with self._session.post(self._upstream, json=question) as response:
+        async with self._session.post(self.upstream, json=question) as response:
             answer: dict[str, Any] = await response.json()
             return answer
 
@@ -152,7 +165,14 @@ async def fault_proxy(upstream: str) -> AsyncIterator[FaultProxy]:
         try:
             yield proxy
         finally:
+            proxy.close()
             await runner.cleanup()
+
+
+def _clipped(question: dict[str, Any]) -> dict[str, Any]:
+    (wanted,) = question["params"]
+    first, last = int(wanted["fromBlock"], 16), int(wanted["toBlock"], 16)
+    return {**question, "params": [{**wanted, "toBlock": hex((first + last) // 2)}]}
 
 
 def _wire(raw: bytes) -> Wire:
