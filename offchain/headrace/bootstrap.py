@@ -48,6 +48,7 @@ from headrace.services.dossiers import Dossiers
 from headrace.services.gauges import Gauges
 from headrace.services.indexer import Indexer, IndexerSettings
 from headrace.services.intake import Intake, IntakeSettings
+from headrace.services.keeper import Keeper, KeeperSettings
 from headrace.services.poster import Poster, PosterSettings
 from headrace.services.prover import Prover, ProverSettings, RelayersProofs
 from headrace.services.reaper import Reaper
@@ -85,6 +86,7 @@ class _Relayer:
     gauges: Gauges
     bonding: Bonding
     reconciler: Reconciler
+    keeper: Keeper
     watch: Watch | None
     api: ApiContext
 
@@ -209,6 +211,9 @@ async def _wire(
         has_bond=bonding.holds,
     )
     gauges = Gauges(chain, link, metrics, payer.address)
+    storage = settings.relayer.storage
+    keeping = KeeperSettings(storage.max_unused_prompt_mb * 1024**2, keep_ended_s=storage.keep_payloads_days * 86_400)
+    keeper = Keeper(store, clock, metrics, keeping)
 
     def on_change() -> None:
         schedule.ring()
@@ -243,9 +248,23 @@ async def _wire(
         gauges=gauges,
         bonding=bonding,
         watch=await _watch(settings, chain, store, sender, signer, payer, metrics),
+        keeper=keeper,
         reconciler=Reconciler(chain, store, metrics, signer.address, chain.deployment.first_block, terms),
         api=_api_context(
-            settings, chain, store, link, signer, policy, metrics, indexer, scheduler, intake, named, gauges, bonding
+            settings,
+            chain,
+            store,
+            link,
+            signer,
+            policy,
+            metrics,
+            indexer,
+            scheduler,
+            intake,
+            named,
+            gauges,
+            bonding,
+            keeper,
         ),
     )
 
@@ -318,6 +337,7 @@ def _api_context(
     submitter: Address | None,
     gauges: Gauges,
     bonding: Bonding,
+    keeper: Keeper,
 ) -> ApiContext:
     min_balance_wei = settings.relayer.min_balance_wei
 
@@ -345,6 +365,7 @@ def _api_context(
         intake=intake,
         has_bond=bonding.holds,
         readiness=readiness,
+        room=keeper.take,
         cors_origins=settings.relayer.cors_origins,
         # With a submitter, the relayer's own key needs no ether.
         limits=ApiLimits(min_balance_wei=0 if submitter else min_balance_wei),
@@ -361,6 +382,7 @@ async def _serve(relayer: _Relayer, serve_api: Callable[[], Coroutine[Any, Any, 
             group.create_task(relayer.gauges.run(), name="gauges"),
             group.create_task(relayer.bonding.run(), name="bond"),
             group.create_task(relayer.reconciler.run(), name="reconciler"),
+            group.create_task(relayer.keeper.run(), name="keeper"),
         ]
         # What looks eligible before may long be settled.
         await relayer.indexer.caught_up.wait()

@@ -764,6 +764,19 @@ class Store(Protocol):
         says nothing about who may have the bytes."""
         ...
 
+    async def unused_prompt_bytes(self) -> int:
+        """Bytes of payloads that no request, result or posting names."""
+        ...
+
+    async def prune_unused_prompts(self, before_ms: int, *, at_most: int = 100_000) -> int:
+        """Forget such payloads that were stored before a time, the oldest first. Returns how many."""
+        ...
+
+    async def prune_ended_payloads(self, before_ms: int) -> int:
+        """Forget the payloads of requests that all ended before a time, by the relayer's clock. What is needed to prove
+        anything, hashes and signatures, stays. Returns how many."""
+        ...
+
     async def payload(self, payload_hash: Hash32) -> bytes | None:
         """The bytes under a hash."""
         ...

@@ -95,6 +95,13 @@ class WatchSettings(Section):
     min_return_bps: int = Field(default=10_000, ge=0, le=1_000_000)
 
 
+class StorageSettings(Section):
+    """How much a relayer keeps, and how long. Days are counted from the end of a request."""
+
+    max_unused_prompt_mb: int = Field(default=256, ge=1, le=1_000_000)
+    keep_payloads_days: int = Field(default=30, ge=1, le=36_500)
+
+
 class RelayerSettings(Section):
     """A relayer: its key, its two doors, its store and its policy."""
 
@@ -111,6 +118,7 @@ class RelayerSettings(Section):
     policy: PolicySettings = PolicySettings()
     gasless: GaslessSettings = GaslessSettings()
     watch: WatchSettings = WatchSettings()
+    storage: StorageSettings = StorageSettings()
     lease_ms: int = Field(default=30_000, ge=1_000, le=3_600_000)
     min_balance_wei: Wei = 10**16
 

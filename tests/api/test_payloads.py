@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from headrace.core.envelope import hash_payload, seal
+from headrace.core.errors import NoRoom
 from headrace.core.lifecycle import RequestState
 from headrace.ports import StoredRequest
+from tests.api.test_drafts import DRAFT
 from tests.api.world import NODE_SIGNER, RELAYER_SIGNER, REQUESTER_SIGNER, STRANGER_SIGNER, Relayer, error_of
 from tests.fakes import FakeSigner, make_request
 
@@ -66,6 +68,19 @@ async def test_get_payload__prompt__is_for_requester_and_assigned_node(relayer: 
     response = await read(relayer, PROMPT, NODE_SIGNER)
     assert response.content == PROMPT
     assert response.headers["Cache-Control"] == "no-store"
+
+
+async def test_put_payload_and_draft__no_room__are_asked_to_come_again(relayer: Relayer) -> None:
+    def full(_: int) -> None:
+        raise NoRoom("there is no room for more prompts now")
+
+    object.__setattr__(relayer.context, "room", full)
+    response = await relayer.client.put(path(PROMPT), params=FOR, content=PROMPT)
+    assert error_of(response, 503)["code"] == "NO_ROOM"
+    assert int(response.headers["Retry-After"]) > 0
+    refused = error_of(await relayer.client.post("/v1/requests/draft", json=DRAFT), 503)
+    assert (refused["code"], refused["message"]) == ("NO_ROOM", "There is no room for more prompts now.")
+    assert relayer.store.payloads == {}
 
 
 async def test_put_payload__nobody_named__is_refused(relayer: Relayer) -> None:

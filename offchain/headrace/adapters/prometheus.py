@@ -28,6 +28,7 @@ COUNTERS: Final = {
     "headrace_transactions_refused_total": _Kind("Transactions that the chain's node refused.", ("kind",)),
     "headrace_transactions_held_total": _Kind("Transactions that should bid more and may not.", ("kind",)),
     "headrace_replacements_total": _Kind("Transactions that replaced another of theirs.", ("kind", "move")),
+    "headrace_payloads_pruned_total": _Kind("Prompts and answers that were thrown out."),
     "headrace_dead_letters_total": _Kind("Results that are not settled any more."),
     "headrace_simulations_failed_total": _Kind("Batches whose simulation failed as a whole."),
     "headrace_items_left_out_total": _Kind("Items that a simulation would not have paid.", ("status",)),
@@ -48,6 +49,7 @@ HISTOGRAMS: Final = {
 GAUGES: Final = {
     "headrace_head_block": _Kind("Newest indexed block."),
     "headrace_discrepancies": _Kind("Requests of which chain and database tell differently.", ("kind",)),
+    "headrace_unused_prompt_bytes": _Kind("Bytes of prompts that no request names yet."),
     "headrace_linked_nodes": _Kind("Nodes that are linked."),
     "headrace_relayer_bonded": _Kind("1 while the relayer's bond counts."),
     "headrace_relayer_balance_wei": _Kind("Wei that the relayer can pay gas with."),

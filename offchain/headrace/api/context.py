@@ -64,6 +64,7 @@ class ApiContext:
         has_bond: whether the relayer's bond counts; without it nothing new is drafted.
         readiness: further reasons why the relayer is not ready, one sentence each.
         cors_origins: web pages that may call the API.
+        room: makes room for a prompt of so many bytes, or raises NoRoom.
         limits: bounds.
     """
 
@@ -83,6 +84,7 @@ class ApiContext:
     has_bond: Callable[[], bool] = lambda: True
     readiness: Callable[[], Sequence[str]] = tuple
     cors_origins: tuple[str, ...] = ()
+    room: Callable[[int], None] = lambda _: None
     limits: ApiLimits = field(default_factory=ApiLimits)
 
     @property

@@ -122,6 +122,7 @@ class Drafter:
         call = Call(self._context.chain.market, data, request.escrow_wei)
         obstacles = tuple(await self._obstacles(request, asked, terms))
         warnings = (*obstacles, *self._warnings(request, asked))
+        self._context.room(len(payload))
         await self._context.store.put_prompt(payload, request.requester, self._context.clock.now_ms())
         signing = await self._signing(request, len(payload) if wanted.public else 0, terms)
         return Draft(request, id_, payload, call, signing, obstacles, warnings)

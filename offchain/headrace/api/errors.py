@@ -89,6 +89,7 @@ HINTS: Mapping[str, str] = {
     "RELAYER_NOT_BONDED": "What was posted before is answered or refunded. /readyz tells its operator what to do.",
     "GASLESS_NOT_OFFERED": "Send the transaction of the draft yourself.",
     "QUEUE_FULL": "Try again after the seconds of Retry-After.",
+    "NO_ROOM": "Try again after the seconds of Retry-After.",
     "NOT_FOUND": "Check the id, and that this relayer serves it.",
     "CHAIN_UNAVAILABLE": "The relayer cannot reach its chain; try again shortly.",
     "UNAVAILABLE": "Try again shortly.",

@@ -89,6 +89,13 @@ class Refused(HeadraceError):
     http_status = 409
 
 
+class NoRoom(Refused):
+    """What was handed in cannot be kept now; later it may."""
+
+    code = "NO_ROOM"
+    http_status = 503
+
+
 class DeadlineInfeasible(Refused):
     """Before dispatch: the deadline cannot be made."""
 

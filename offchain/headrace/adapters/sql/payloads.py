@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import insert, or_, select
+from sqlalchemy import Select, and_, delete, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.adapters.sql.database import chunks
 from headrace.adapters.sql.part import StorePart
 from headrace.adapters.sql.rows import request_of
-from headrace.adapters.sql.tables import payloads, prompt_holders, requests, results
+from headrace.adapters.sql.tables import payloads, postings, prompt_holders, requests, results
 from headrace.core.envelope import hash_payload
+from headrace.core.lifecycle import TERMINAL
 from headrace.core.types import ZERO_ADDRESS, Address, Hash32
 from headrace.ports import StoredRequest
+
+_IS_ANSWER = results.c.payload_hash == payloads.c.payload_hash
+_IS_TO_BE_POSTED = exists().where(
+    postings.c.request["prompt_hash"].as_string() == payloads.c.payload_hash, postings.c.ended_at_ms == 0
+)
+_UNUSED = and_(
+    ~exists().where(requests.c.prompt_hash == payloads.c.payload_hash), ~exists().where(_IS_ANSWER), ~_IS_TO_BE_POSTED
+)
 
 
 class PayloadStore(StorePart):
@@ -26,11 +35,38 @@ class PayloadStore(StorePart):
             await keep_holders(connection, {(payload_hash, holder)})
         return payload_hash
 
+    async def unused_prompt_bytes(self) -> int:
+        query = select(func.coalesce(func.sum(func.length(payloads.c.content)), 0)).where(_UNUSED)
+        async with self._database.read() as connection:
+            return int((await connection.execute(query)).scalar_one())
+
+    async def prune_unused_prompts(self, before_ms: int, *, at_most: int = 100_000) -> int:
+        old = select(payloads.c.payload_hash).where(_UNUSED, payloads.c.stored_at_ms < before_ms)
+        async with self._database.write() as connection:
+            query = old.order_by(payloads.c.stored_at_ms).limit(at_most)
+            return await _forget(connection, query, is_referred_to=False)
+
+    async def prune_ended_payloads(self, before_ms: int) -> int:
+        ended = [str(state) for state in TERMINAL]
+        is_needed = or_(requests.c.state.not_in(ended), requests.c.effective_deadline_s * 1000 >= before_ms)
+        for_prompt = exists().where(requests.c.prompt_hash == payloads.c.payload_hash, is_needed)
+        for_answer = exists().where(_IS_ANSWER, results.c.request_id == requests.c.request_id, is_needed)
+        old = select(payloads.c.payload_hash).where(
+            payloads.c.content != b"",
+            ~_UNUSED,
+            ~for_prompt,
+            ~for_answer,
+            ~_IS_TO_BE_POSTED,
+            payloads.c.stored_at_ms < before_ms,
+        )
+        async with self._database.write() as connection:
+            return await _forget(connection, old, is_referred_to=True)
+
     async def payload(self, payload_hash: Hash32) -> bytes | None:
         query = select(payloads.c.content).where(payloads.c.payload_hash == payload_hash)
         async with self._database.read() as connection:
             content: bytes | None = (await connection.execute(query)).scalar()
-        return content
+        return content or None
 
     async def held_prompts(self, prompts: Collection[tuple[Hash32, Address]]) -> set[tuple[Hash32, Address]]:
         async with self._database.read() as connection:
@@ -50,14 +86,18 @@ class PayloadStore(StorePart):
 
 async def keep_payloads(connection: AsyncConnection, contents: Mapping[Hash32, bytes], at_ms: int) -> None:
     """Store those that are not there yet."""
-    present = await _present(connection, list(contents))
-    rows = [
-        {"payload_hash": payload_hash, "content": content, "stored_at_ms": at_ms}
+    sizes = await _sizes(connection, list(contents))
+    rows = {
+        payload_hash: {"payload_hash": payload_hash, "content": content, "stored_at_ms": at_ms}
         for payload_hash, content in contents.items()
-        if payload_hash not in present
-    ]
+        if not sizes.get(payload_hash)
+    }
+    for payload_hash in rows.keys() & sizes.keys():  # thrown out before
+        await connection.execute(
+            update(payloads).where(payloads.c.payload_hash == payload_hash).values(rows.pop(payload_hash))
+        )
     if rows:
-        await connection.execute(insert(payloads), rows)
+        await connection.execute(insert(payloads), list(rows.values()))
 
 
 async def keep_holders(connection: AsyncConnection, holders: Collection[tuple[Hash32, Address]]) -> None:
@@ -65,6 +105,19 @@ async def keep_holders(connection: AsyncConnection, holders: Collection[tuple[Ha
     held = await _held(connection, {payload_hash for payload_hash, _ in holders})
     if new := [{"payload_hash": hash_, "account": account} for hash_, account in sorted(set(holders) - held)]:
         await connection.execute(insert(prompt_holders), new)
+
+
+async def _forget(connection: AsyncConnection, old: Select[tuple[Hash32]], *, is_referred_to: bool) -> int:
+    hashes = list((await connection.execute(old)).scalars())
+    for chunk in chunks(hashes):
+        await connection.execute(delete(prompt_holders).where(prompt_holders.c.payload_hash.in_(chunk)))
+        await connection.execute(
+            # Results refer to their row, so it stays, without its content.
+            update(payloads).where(payloads.c.payload_hash.in_(chunk)).values(content=b"")
+            if is_referred_to
+            else delete(payloads).where(payloads.c.payload_hash.in_(chunk))
+        )
+    return len(hashes)
 
 
 async def _held(connection: AsyncConnection, payload_hashes: Collection[Hash32]) -> set[tuple[Hash32, Address]]:
@@ -76,9 +129,11 @@ async def _held(connection: AsyncConnection, payload_hashes: Collection[Hash32])
     return found
 
 
-async def _present(connection: AsyncConnection, payload_hashes: Sequence[Hash32]) -> set[Hash32]:
-    found: set[Hash32] = set()
+async def _sizes(connection: AsyncConnection, payload_hashes: Sequence[Hash32]) -> dict[Hash32, int]:
+    """Bytes of those that have a row; 0 when they were thrown out."""
+    found: dict[Hash32, int] = {}
     for chunk in chunks(payload_hashes):
-        query = select(payloads.c.payload_hash).where(payloads.c.payload_hash.in_(chunk))
-        found.update((await connection.execute(query)).scalars())
+        query = select(payloads.c.payload_hash, func.length(payloads.c.content).label("size"))
+        rows = await connection.execute(query.where(payloads.c.payload_hash.in_(chunk)))
+        found.update({row.payload_hash: row.size for row in rows})
     return found

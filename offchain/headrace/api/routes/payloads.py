@@ -49,6 +49,7 @@ async def put_payload(
     got = hash_payload(bytes(payload))
     if got != payload_hash:
         raise InvalidInput(f"the bytes have the hash {got}, not {payload_hash}")
+    context.room(len(payload))
     await context.store.put_prompt(bytes(payload), requester, context.clock.now_ms())
     return schemas.PayloadView(payload_hash=payload_hash, payload_bytes=len(payload))
 
