@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import ColumnElement, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.adapters.sql.book import RequestBook
@@ -20,7 +20,7 @@ from headrace.adapters.sql.postings import (
 )
 from headrace.adapters.sql.requests import drop_result
 from headrace.adapters.sql.rows import Row, intent_of, row_of_attempt
-from headrace.adapters.sql.tables import attempts, intents
+from headrace.adapters.sql.tables import attempts, blocks, intents
 from headrace.core.batching import NODES_FAULT
 from headrace.core.errors import IllegalTransition, NotFound
 from headrace.core.events import BlockRef
@@ -51,8 +51,7 @@ class IntentStore(StorePart):
         worth_wei: int = 0,
     ) -> StoredIntent:
         async with self._database.write() as connection:
-            same = await _intents(connection, (intents.c.state == "open") & (intents.c.key == key))
-            if same:
+            if same := await _intents(connection, (intents.c.key == key) & _is_unfinished()):
                 return same[0]
             inserted = await connection.execute(
                 insert(intents).values(
@@ -172,6 +171,13 @@ async def _take_back(
         moved = book.move_if_possible(request_id, cause, {"intent": intent.intent_id, "status": status})
         if moved and cause is Cause.UNPAYABLE:
             await drop_result(connection, book, request_id)
+
+
+def _is_unfinished() -> ColumnElement[bool]:
+    """Of intents that are open, or ended in a block that is not indexed yet: what they did is not known until then, and
+    a node that lags would let them be drafted once more."""
+    last = select(func.coalesce(func.max(blocks.c.number), 0)).scalar_subquery()
+    return (intents.c.state == "open") | (intents.c.block_number > last)
 
 
 async def _next_nonce(connection: AsyncConnection, sender: Address, chain_nonce: int) -> int:
