@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from headrace.core.bidding import market_bid
+from headrace.core.errors import Refused, Unavailable
 from headrace.core.fees import BPS
 from headrace.core.guard import MAX_TRANSACTION_GAS, GuardPolicy, Unsigned, require_signable
 from headrace.core.types import GasQuote, ItemStatus
@@ -149,7 +150,21 @@ class Sender:
             return False
         head = (await self._chain.head()).number
         since = self._passed_since.setdefault(intent.intent_id, head)
-        return head - since >= self._settings.give_up_blocks and await self._receipt(intent) is None
+        if head - since < self._settings.give_up_blocks or await self._receipt(intent) is not None:
+            return False
+        return not await self._is_known(intent)
+
+    async def _is_known(self, intent: StoredIntent) -> bool:
+        """Whether the chain may have one of its transactions after all: a node may be without a receipt for long."""
+        for attempt in intent.attempts:
+            try:
+                await self._chain.send_raw(attempt.raw)
+            except Refused:
+                continue
+            except Unavailable:
+                return True
+            return True
+        return False
 
     async def _drop(self, intent: StoredIntent, cause: str) -> None:
         """End an intent of which no transaction counts. What it was for is drafted anew, which pays nothing twice."""
