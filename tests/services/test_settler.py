@@ -207,6 +207,36 @@ async def test_step__item_that_spoils_its_batch__is_given_up_at_the_third_time_a
         assert await world.state(bad) == "fulfilled"
 
 
+async def test_step__more_is_ready_before_a_batch_is_in_a_block__goes_out_behind_it() -> None:
+    async with a_world(batching=BatchPolicy(max_items=2, max_age_ms=0)) as world:
+        for node in world.link.nodes.values():
+            node.max_in_flight = 100
+        ids = await world.serve(*[world.request(salt=number) for number in range(12)])
+        sent = [await world.settler.step() for _ in range(6)]
+        assert sent == [True, True, True, True, False, False], "four are under way"
+        intents = await world.store.open_intents()
+        assert [intent.kind for intent in intents] == ["record_round", *["submit_results"] * 4]
+        assert [intent.nonce for intent in intents] == [0, 1, 2, 3, 4]
+        assert len({id_ for intent in intents for id_ in intent.detail.get("request_ids", ())}) == 8
+        await world.settle()
+        assert [await world.state(id_) for id_ in ids].count("fulfilled") == 8
+        for _ in range(3):
+            await world.settle()
+        assert {await world.state(id_) for id_ in ids} == {"fulfilled"}
+
+
+async def test_step__record_is_under_way__is_not_made_again() -> None:
+    async with a_world() as world:
+        (id_,) = await world.serve(world.request())
+        stored = await world.store.request(id_)
+        assert stored is not None
+        world.clock.advance((stored.effective_deadline_s - 3) * 1000 - world.clock.now_ms())
+        await world.settler.step()
+        simulated = world.chain.calls["simulate"]
+        assert not await world.settler.step()
+        assert world.chain.calls["simulate"] == simulated
+
+
 async def test_step__too_much_together__goes_out_in_parts() -> None:
     async with a_world(batching=AT_ONCE) as world:
         for node in world.link.nodes.values():

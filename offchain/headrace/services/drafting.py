@@ -186,8 +186,10 @@ class Drafter:
         drafts = []
         sets, calls, outcomes = trial.sets, trial.calls, trial.outcomes
         for index, record in enumerate(records):
-            key = f"record_round:{record.round}"
-            drafts.append(Draft("record_round", key, {"round": record.round}, calls[index], outcomes[index].gas_used))
+            gas_used = outcomes[index].gas_used
+            drafts.append(
+                Draft("record_round", record_key(record.round), {"round": record.round}, calls[index], gas_used)
+            )
         if sets:
             ids = [[result.request_id for _, result in set_.items] for set_ in sets]
             flat = [request_id for group in ids for request_id in group]
@@ -297,6 +299,11 @@ class _Search:
 
     async def _within(self, items: Sequence[Item]) -> Sequence[Item]:
         return await self.sound(items) if self._left or len(items) == 1 else ()
+
+
+def record_key(round_: int) -> str:
+    """The key of the intent that records a round."""
+    return f"record_round:{round_}"
 
 
 def bad_items(sets: Sequence[ResultSetCall], outcome: CallOutcome) -> dict[Hash32, ItemStatus]:

@@ -27,7 +27,7 @@ from headrace.ports import (
     StoredRequest,
     StoredResult,
 )
-from headrace.services.drafting import Drafter, Item, Spoiler
+from headrace.services.drafting import Drafter, Item, Spoiler, record_key
 from headrace.services.rounds import close
 from headrace.services.sender import Sender
 from headrace.services.submitting import Submitting
@@ -36,7 +36,6 @@ from headrace.services.wake import Wake
 log = structlog.get_logger(__name__)
 
 _MOST_WITHOUT_BOND = 1_000  # results that are looked through for those that need none
-SETTLING = frozenset({"record_round", "submit_results"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,7 @@ class SettlerSettings:
     """Waits and bounds of the settler."""
 
     poll_ms: int = 200
+    max_open_batches: int = 4  # on their way at once; they go out under nonces in a row
     idle_poll_ms: int = 1_000  # when nothing waits: only the deadline of an assignment could come near
     set_signature_timeout_s: float = 0.5
     record_margin_ms: int = 6_000
@@ -111,10 +111,10 @@ class Settler:
             await self.wake.wait(pause_ms / 1000)
 
     async def step(self) -> bool:
-        """Confirm what was sent; when nothing of it is open, send the next batch if it is time. True if it did."""
+        """Confirm what was sent; unless too much of it is open, send the next batch if it is time. True if it did."""
         self._is_idle = False
         still_open = await self._sender.confirm()
-        if any(intent.kind in SETTLING for intent in still_open):
+        if sum(intent.kind == "submit_results" for intent in still_open) >= self._settings.max_open_batches:
             return False
         waiting = await self._items()
         self._is_idle = not waiting and not still_open
@@ -122,7 +122,8 @@ class Settler:
         reason = self._why_send(items, is_cut=len(items) < len(waiting))
         due = await self._rounds_due() if self._has_bond() else set()
         rounds = await self._rounds_to_record(items if reason else [], due)
-        if not reason and not rounds:
+        under_way = {intent.key for intent in still_open}
+        if not reason and all(record_key(record.round) in under_way for record in rounds):
             return False
         drafted = await self._drafter.draft(rounds, items if reason else [])
         await self._leave_out(dict(drafted.unpaid))
