@@ -553,7 +553,7 @@ class StoredIntent:
     """What a transaction is for. It owns one nonce for ever."""
 
     intent_id: int
-    kind: str  # record_round, submit_results, expire, request_for
+    kind: str  # record_round, submit_results, expire, request_for, fill_nonce
     key: str  # idempotency key: two open intents never share it
     detail: Mapping[str, Any]  # round; request_ids
     call: Call
@@ -891,6 +891,11 @@ class Store(Protocol):
         """Mark an intent included, reverted, cancelled or dropped. When it is not included, or an item went unpaid
         (`detail["unpaid"]`: request id → item status name), its requests move back. The posting of an included one
         is posted; that of a dropped one waits for another."""
+        ...
+
+    async def fill_nonces(self, sender: Address, start: int, end: int, at_ms: int) -> list[StoredIntent]:
+        """Open an intent that only takes its nonce for each nonce from `start` and below `end` that no intent has but a
+        dropped one, whose own it becomes. Returns those that are open then, some dozens at most."""
         ...
 
     async def intent_of_transaction(self, transaction_hash: Hash32) -> StoredIntent | None:

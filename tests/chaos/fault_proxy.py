@@ -38,6 +38,7 @@ class Faults:
     empty_logs: bool = False  # for ranges; by a block's hash they are all there
     clipped_logs: bool = False  # those of the second half of a range are left out
     lag_blocks: int = 0  # the head that it tells is so far behind
+    count_ahead: int = 0  # transactions that it counts and no block has
     geth_rule: bool = False  # a replacement needs a tenth more of both fees; anvil takes one wei more
     chain_id: int | None = None
 
@@ -118,6 +119,8 @@ class FaultProxy:
         if faults.lag_blocks:
             question = await self._lagging(question)
         answer = await self._forward(question)
+        if method == "eth_getTransactionCount" and faults.count_ahead:
+            answer["result"] = hex(int(answer["result"], 16) + faults.count_ahead)
         return None if method in faults.lose_answer else answer
 
     async def _is_underpriced(self, wire: Wire) -> bool:

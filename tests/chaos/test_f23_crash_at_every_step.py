@@ -1,6 +1,6 @@
-"""F23: the process ends at any step: with a nonce taken and nothing signed, signed and not stored, stored and not sent, sent and
-not told, mined and not marked, in the middle of indexing or of undoing. Started again it sends the same bytes or finds
-them on the chain: no nonce is left out and no intent is made twice. So when the node restarts with an empty pool."""
+"""F23: the process ends at any step: with a nonce taken and nothing signed, signed and not stored, stored and not sent,
+sent and not told, mined and not marked, in the middle of indexing or of undoing. Started again it sends the same bytes
+or finds them on the chain: no nonce is left out and no intent is made twice. So when the node's pool is lost."""
 
 from __future__ import annotations
 

@@ -77,6 +77,9 @@ class Sender:
         self._settings = settings or SenderSettings()
         self._pusher = Pusher(chain, store, clock, signer, metrics, guard, self._settings.push)
         self._passed_since: dict[int, int] = {}  # intent → block in which the chain was first seen beyond its nonce
+        self._hole: tuple[int, int] | None = (
+            None  # the lowest nonce that is nobody's, and the block it was first seen in
+        )
         # Nonces are given and first broadcast in one order; settler and reaper share this key.
         self._lock = asyncio.Lock()
 
@@ -137,8 +140,30 @@ class Sender:
                     await self._drop(intent, "another sender")
                 else:
                     still_open.append(intent)
+            still_open = [*await self._fill_hole(still_open), *still_open]
             await self._pusher.push(still_open)
             return still_open
+
+    async def _fill_hole(self, still_open: Sequence[StoredIntent]) -> list[StoredIntent]:
+        """Take nonces that are nobody's and that all open ones wait behind: a stranger's transaction that had one was
+        reorganised away, or the store counted on from what is not on this chain."""
+        account = self._signer.address
+        lowest = min((each.nonce for each in still_open if each.sender == account), default=0)
+        count = await self._chain.transaction_count(account) if lowest else 0
+        if count >= lowest:
+            self._hole = None
+            return []
+        head = (await self._chain.head()).number
+        if self._hole is None or self._hole[0] != count:
+            self._hole = (count, head)
+        # As of passed nonces: the count may be of a node that lags.
+        if head - self._hole[1] < self._settings.give_up_blocks:
+            return []
+        filled = await self._store.fill_nonces(account, count, lowest, self._clock.now_ms())
+        if filled:
+            nonces = [each.nonce for each in filled]
+            log.error("nonces_filled", nonces=nonces, hint="nothing else may use the key or change the store")
+        return filled
 
     async def _is_passed_over(self, intent: StoredIntent) -> bool:
         """Whether a transaction that is not ours has had the nonce for some blocks, so that no attempt can count.

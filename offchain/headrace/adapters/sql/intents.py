@@ -24,11 +24,15 @@ from headrace.adapters.sql.tables import attempts, blocks, intents
 from headrace.core.batching import NODES_FAULT
 from headrace.core.errors import IllegalTransition, NotFound
 from headrace.core.events import BlockRef
+from headrace.core.guard import NOOP_GAS
 from headrace.core.lifecycle import Cause
 from headrace.core.types import ZERO_ADDRESS, Address, Hash32
 from headrace.ports import Call, StoredAttempt, StoredIntent
 
 SUBMIT_RESULTS = "submit_results"
+FILL_NONCE = "fill_nonce"
+_MOST_FILLED = 64  # at once: pools keep no more of an account
+_OVER_S = 1  # long ago: an intent that is over only has its nonce taken
 _ENDED = ("included", "reverted", "cancelled", "dropped")
 _NODES_FAULT = frozenset(status.name for status in NODES_FAULT)
 
@@ -83,6 +87,32 @@ class IntentStore(StorePart):
                 await tie_posting(connection, detail["request_id"], intent_id)
             (intent,) = await _intents(connection, intents.c.intent_id == intent_id)
         return intent
+
+    async def fill_nonces(self, sender: Address, start: int, end: int, at_ms: int) -> list[StoredIntent]:
+        async with self._database.write() as connection:
+            among = (intents.c.sender == sender) & intents.c.nonce.between(start, end - 1)
+            there = await _intents(connection, among)
+            taken = {intent.nonce for intent in there if intent.state != "dropped"}
+            dropped = {intent.nonce: intent.intent_id for intent in there if intent.state == "dropped"}
+            free = [nonce for nonce in range(start, end) if nonce not in taken][:_MOST_FILLED]
+            for nonce in free:
+                key = f"{FILL_NONCE}:{sender}:{nonce}"
+                fields = {
+                    "kind": FILL_NONCE,
+                    "key": key,
+                    "state": "open",
+                    "detail": {},
+                    "outcome": {},
+                    "until_s": _OVER_S,
+                }
+                if nonce in dropped:
+                    query = update(intents).where(intents.c.intent_id == dropped[nonce])
+                    await connection.execute(query.values(block_number=0, **fields))
+                else:
+                    nothing = {"to": sender, "data": b"", "value_wei": 0, "gas_limit": NOOP_GAS, "worth_wei": 0}
+                    row = {"nonce": nonce, "block_number": 0, "created_at_ms": at_ms, "sender": sender}
+                    await connection.execute(insert(intents).values(**fields, **nothing, **row))
+            return await _intents(connection, among & (intents.c.kind == FILL_NONCE) & (intents.c.state == "open"))
 
     async def add_attempt(self, intent_id: int, attempt: StoredAttempt) -> None:
         async with self._database.write() as connection:
