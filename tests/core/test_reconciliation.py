@@ -95,10 +95,10 @@ def test_ledger__events_of_a_life__are_told_in_order() -> None:
     events = [
         event,
         stranger,
-        later("PriorityFeeRaised", added=5, total=mine.priority_fee_wei + 5),
+        later("PriorityFeeRaised", added=5, total=12),
         later("CancelAnnounced", effectiveDeadline=77),
         later("ResultFulfilled", nodePaid=1, relayerPaid=2, refund=3),
         later("RequestClosed", status=int(Status.EXPIRED)),
     ]
     known = ledger(events, RELAYER)
-    assert known == {id_: OnChain(mine, event.block_number, 77, 5, (Payment(1, 2, 3),), (Status.EXPIRED,))}
+    assert known == {id_: OnChain(mine, event.block_number, 77, 12, (Payment(1, 2, 3),), (Status.EXPIRED,))}

@@ -55,6 +55,17 @@ async def test_step__expired_in_time__is_in_order() -> None:
         assert (done.requests, done.expired, done.findings) == (1, 1, ())
 
 
+async def test_compare__underpaid_after_its_fee_was_raised__counts_the_raise() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        (id_,) = await world.serve(world.request())
+        added_wei = 10**14
+        world.chain.mine(world.chain.raised(id_, added_wei, added_wei), world.chain.fulfilled(id_, node_paid=1))
+        await world.index()
+        done = await reconciler(world).compare(0, 99)
+        owed_wei = 11 * 10**12 + (world.request().priority_fee_wei + added_wei) * 8 // 10
+        assert done.underpaid_wei == owed_wei - 1
+
+
 async def test_compare__store_does_not_know_a_request__is_lost() -> None:
     async with a_world() as world:
         (id_,) = await world.post(world.request())

@@ -111,7 +111,7 @@ def _after(known: OnChain, event: ChainEvent) -> OnChain:
     args = event.args
     match event.name:
         case "PriorityFeeRaised":
-            return replace(known, fee_added_wei=int(args["total"]) - known.request.priority_fee_wei)
+            return replace(known, fee_added_wei=int(args["total"]))
         case "CancelAnnounced":
             return replace(known, effective_deadline_s=int(args["effectiveDeadline"]))
         case "ResultFulfilled":
