@@ -87,7 +87,7 @@ class Pusher:
     async def _outbid(self, intent: StoredIntent) -> bool:
         """Replace an intent's last attempt if that is due. Returns whether it was."""
         last = intent.attempts[-1]
-        waited_ms = self._clock.now_ms() - last.created_at_ms
+        waited_ms = self._since_ms(last.created_at_ms)
         if waited_ms < self._settings.bids.least_pause_ms or intent.sender != self._signer.address:
             return False
         quote, head = await self._chain.gas_quote(), await self._chain.head()
@@ -141,7 +141,7 @@ class Pusher:
 
     async def _rebroadcast(self, intent: StoredIntent) -> None:
         """The same bytes again: a pool may have lost them, or never had them."""
-        if self._clock.now_ms() - self._sent_at_ms.get(intent.intent_id, 0) >= self._settings.rebroadcast_ms:
+        if self._since_ms(self._sent_at_ms.get(intent.intent_id, 0)) >= self._settings.rebroadcast_ms:
             await self._broadcast(intent, intent.attempts[-1])
 
     async def _broadcast(self, intent: StoredIntent, attempt: StoredAttempt) -> None:
@@ -166,6 +166,11 @@ class Pusher:
         require_funds(
             self._signer.address, await self._chain.balance_wei(intent.sender), gas * bid.max_fee_wei + value_wei
         )
+
+    def _since_ms(self, at_ms: int) -> int:
+        """How long ago something was, at least; for long, when it is in the future: the clock was set back."""
+        passed_ms = self._clock.now_ms() - at_ms
+        return passed_ms if passed_ms >= 0 else self._settings.bids.longest_pause_ms
 
     def _left_ms(self, intent: StoredIntent, head_s: int) -> int | None:
         return (intent.until_s - head_s - self._settings.inclusion_s) * 1000 if intent.until_s else None
