@@ -249,17 +249,17 @@ class Bench:
         assert [each.kind for each in await self.store.open_intents()] == ["record_round", "submit_results", "expire"]
         return self.sent
 
-    async def answer(self, ids: Sequence[Hash32]) -> None:
+    async def answer(self, ids: Sequence[Hash32], *, cycles: int | None = None) -> None:
         """Assign requests and deliver their answers. A cycle may leave some for the next."""
-        for _ in ids:
+        for _ in range(cycles or len(ids)):
             async with asyncio.TaskGroup() as group:
                 await self.services.scheduler.step(group)
-        for node in self.link.nodes.values():
-            for task in node.tasks:
-                if task.assignment.request_id in ids:
-                    delivery = self.deliveries[task.assignment.request_id] = node.deliver(task)
-                    await self.services.aggregator.delivered(delivery)
-            node.tasks.clear()
+            for node in self.link.nodes.values():
+                for task in node.tasks:
+                    if task.assignment.request_id in ids:
+                        delivery = self.deliveries[task.assignment.request_id] = node.deliver(task)
+                        await self.services.aggregator.delivered(delivery)
+                node.tasks.clear()
 
     async def settle(self) -> None:
         """Send what is due, mine it, and see what came of it; until nothing is open."""
@@ -357,8 +357,10 @@ class Bench:
                 block has the request.
             skipped: nonces that the test itself used up.
         """
+        closed = await self.events("ResultFulfilled", "RequestClosed")
         for id_ in self.requests:
-            await self._require_fate(id_, (fates or {}).get(id_, "fulfilled"))
+            closings = [each for each in closed if each.args["requestId"] == id_]
+            await self._require_fate(id_, (fates or {}).get(id_, "fulfilled"), closings)
         unpaid = {id_ for id_, fate in (fates or {}).items() if fate == "expired"} & self.deliveries.keys()
         await self._require_no_difference(unpaid)
         await self._require_honest_wire(skipped)
@@ -367,9 +369,9 @@ class Bench:
         block = await self.rpc("eth_getBlockByNumber", hex(last.number), False)
         assert block["hash"] == last.hash, "the cursor is on the chain"
 
-    async def _require_fate(self, request_id: Hash32, fate: str) -> None:
+    async def _require_fate(self, request_id: Hash32, fate: str, closings: Sequence[ChainEvent]) -> None:
         (status,) = await self.chain.statuses([request_id])
-        stored, closings = await self.store.request(request_id), await self.closings(request_id)
+        stored = await self.store.request(request_id)
         assert (status is Status.NONE) is (fate == "gone")
         if fate == "gone":
             assert stored is None or stored.state == "withdrawn"
