@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import random
 import secrets
 import socket
@@ -25,7 +26,8 @@ from headrace.adapters.prometheus import PrometheusMetrics
 from headrace.adapters.sql.store import SqlStore
 from headrace.adapters.web3_chain import Web3Chain
 from headrace.api.app import create_app
-from headrace.api.context import ApiContext, ApiLimits, Contracts
+from headrace.api.context import ApiContext, ApiLimits, Contracts, OperatorDoor
+from headrace.api.rates import RateLimits
 from headrace.api.server import bind, serve
 from headrace.core.batching import BatchPolicy
 from headrace.core.calls import fault_selectors, selectors
@@ -58,7 +60,7 @@ from headrace.services.sender import Sender
 from headrace.services.settler import Settler
 from headrace.services.wake import Wake
 from headrace.services.watch import StoreWords, Watch, WatchSettings
-from headrace.settings import GaslessSettings, NodeSettings, Settings
+from headrace.settings import GaslessSettings, NodeSettings, RelayerSettings, Settings
 from headrace.wiring import open_chain, open_payer, open_signer, open_submitter
 
 log = structlog.get_logger(__name__)
@@ -369,7 +371,27 @@ def _api_context(
         cors_origins=settings.relayer.cors_origins,
         # With a submitter, the relayer's own key needs no ether.
         limits=ApiLimits(min_balance_wei=0 if submitter else min_balance_wei),
+        rates=RateLimits(
+            settings.relayer.api.writes_per_minute,
+            settings.relayer.api.heavy_reads_per_minute,
+            settings.relayer.api.trusted_proxies,
+        ),
+        operator=_operator_door(settings.relayer),
     )
+
+
+def _operator_door(settings: RelayerSettings) -> OperatorDoor:
+    """Without a token everybody who reaches the API passes, as long as that is this machine only."""
+    token = settings.api.operator_token
+    is_private = _is_loopback(settings.api_host) and not settings.api.trusted_proxies
+    return OperatorDoor(token.get_secret_value() if token else "", is_private)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def _serve(relayer: _Relayer, serve_api: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -102,6 +102,15 @@ class StorageSettings(Section):
     keep_payloads_days: int = Field(default=30, ge=1, le=36_500)
 
 
+class ApiSettings(Section):
+    """How often one address may call, 0 = any number; through how many proxies it comes; and who sees the metrics."""
+
+    writes_per_minute: int = Field(default=600, ge=0, le=1_000_000)
+    heavy_reads_per_minute: int = Field(default=3_000, ge=0, le=1_000_000)
+    trusted_proxies: int = Field(default=0, ge=0, le=16)
+    operator_token: Annotated[SecretStr, Field(min_length=16)] | None = None
+
+
 class RelayerSettings(Section):
     """A relayer: its key, its two doors, its store and its policy."""
 
@@ -109,6 +118,7 @@ class RelayerSettings(Section):
     submitter: KeySettings = KeySettings()
     api_host: str = "127.0.0.1"
     api_port: Port = 8480
+    api: ApiSettings = ApiSettings()
     cors_origins: tuple[str, ...] = ()
     link_host: str = "127.0.0.1"
     link_port: Port = 8481

@@ -159,7 +159,24 @@ async def test_draft__bad_input__is_one_clear_sentence(
 
 
 async def test_draft__not_json__is_400(relayer: Relayer) -> None:
-    error_of(await relayer.client.post("/v1/requests/draft", content=b"{"), 400)
+    headers = {"Content-Type": "application/json"}
+    error_of(await relayer.client.post("/v1/requests/draft", content=b"{", headers=headers), 400)
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
+async def test_draft__not_called_json__is_415(relayer: Relayer, kind: str | None) -> None:
+    headers = {"Content-Type": kind} if kind else {}
+    response = await relayer.client.post("/v1/requests/draft", content=b"{}", headers=headers)
+    assert error_of(response, 415)["code"] == "UNSUPPORTED_TYPE"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+async def test_draft__nested_too_deeply__is_400(relayer: Relayer, encoding: str) -> None:
+    body = ('{"a∀": "' + "x∀" * 9 + '", "b": ' + "[" * 100_000).encode(encoding)
+    response = await relayer.client.post(
+        "/v1/requests/draft", content=body, headers={"Content-Type": "application/json"}
+    )
+    assert "nested" in error_of(response, 400)["message"]
 
 
 async def test_draft__nobody_linked__is_refused(relayer: Relayer) -> None:

@@ -27,6 +27,11 @@ def decision(number: int, *, assigned: bool = False) -> Decision:
 
 @pytest.fixture
 def round_(relayer: Relayer) -> StoredRound:
+    return add_rounds(relayer)
+
+
+def add_rounds(relayer: Relayer) -> StoredRound:
+    """A recorded round, which is returned, and an open one."""
     leaves = merge_decisions([[decision(3), decision(1, assigned=True), decision(2)]])
     record = close_round(1, leaves, [SNAPSHOT_HASH], POLICY_HASH, ANCHOR)
     stored = StoredRound(1, "recorded", 5, 1, record, POLICY_HASH, 3, "0x" + "7d" * 32)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 
 from headrace.api import ApiContext, Contracts, create_app
 from headrace.core import typed_data
@@ -182,9 +185,34 @@ async def make_relayer() -> AsyncIterator[Relayer]:
         hold=hold,
         intake=Intake(chain, store, clock, FakeMetrics(), RELAYER_SIGNER.address, chain.terms, lambda: None),  # type: ignore[arg-type]
     )
-    transport = httpx.ASGITransport(create_app(context), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://relayer") as client:
+    app = create_app(context)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    hooks = {"response": [partial(require_documented, app)]}
+    async with httpx.AsyncClient(transport=transport, base_url="http://relayer", event_hooks=hooks) as client:
         yield Relayer(store, chain, clock, link, context, client, held)
+
+
+_documents: list[dict[str, Any]] = []
+
+
+def document_of(app: FastAPI) -> dict[str, Any]:
+    """What /openapi.json says. It takes long to make, and says the same of every relayer."""
+    if not _documents:
+        _documents.append(app.openapi())
+    return _documents[0]
+
+
+async def require_documented(app: FastAPI, response: httpx.Response) -> None:
+    """Fail when the document does not say that a route answers like that. A fault of the program is never promised."""
+    document = document_of(app)
+    method, path = response.request.method.lower(), response.request.url.path
+    forms = {
+        form: re.sub(r"{\w+}", "[^/]+", form) for form, operations in document["paths"].items() if method in operations
+    }
+    form = path if path in forms else next((form for form in forms if re.fullmatch(forms[form], path)), None)
+    if form is not None and response.status_code != 500:
+        documented = document["paths"][form][method]["responses"]
+        assert str(response.status_code) in documented, f"{method} {form} answers {response.status_code}"
 
 
 def error_of(response: httpx.Response, status: int) -> dict[str, str]:

@@ -40,6 +40,7 @@ COUNTERS: Final = {
     "headrace_blocks_indexed_total": _Kind("Blocks indexed."),
     "headrace_events_indexed_total": _Kind("Events indexed."),
     "headrace_http_requests_total": _Kind("Requests to the control API.", ("route", "status")),
+    "headrace_http_rate_limited_total": _Kind("Requests to the control API beyond their caller's rate.", ("cost",)),
 }
 HISTOGRAMS: Final = {
     "headrace_cycle_requests": _Kind("Requests that a cycle decided on.", buckets=_COUNTS),

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from fastapi import APIRouter, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.routing import APIRoute
 
 import headrace
-from headrace.api import schemas
 from headrace.api.chain_facts import ChainFacts
 from headrace.api.context import ApiContext
 from headrace.api.counting import CallCounter
+from headrace.api.documenting import describe
 from headrace.api.errors import add_error_handlers
 from headrace.api.limits import BodyLimit, SecurityHeaders
+from headrace.api.rates import Rates
 from headrace.api.routes import health, network, nodes, payloads, postings, requests, rounds
 
 DESCRIPTION = """\
@@ -32,12 +33,6 @@ verifyingContract: <InferenceMarket>}` (see `/v1/network`), at most an hour ahea
 `Authorization: Headrace <account>:<validUntil>:<signature>`.
 """
 
-ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
-    400: {"model": schemas.Error, "description": "It is wrong as it is."},
-    404: {"model": schemas.Error, "description": "There is no such thing."},
-    503: {"model": schemas.Error, "description": "Something that is needed does not answer; Retry-After says when."},
-}
-
 
 def create_app(context: ApiContext) -> FastAPI:
     """The application over a relayer's ports."""
@@ -52,10 +47,12 @@ def create_app(context: ApiContext) -> FastAPI:
     )
     app.state.context = context
     app.state.facts = ChainFacts(context)
+    app.state.rates = Rates(context.rates, context.clock, context.metrics)
+    app.openapi = partial(describe, app)  # type: ignore[method-assign]
     add_error_handlers(app)
     for module in (network, requests, postings, payloads, nodes, rounds):
         router: APIRouter = module.router
-        app.include_router(router, responses=ERROR_RESPONSES)
+        app.include_router(router)
     app.include_router(health.router)
     app.add_middleware(BodyLimit, most=context.limits.body_bytes)
     if context.cors_origins:

@@ -1,4 +1,4 @@
-"""Who asks: `Authorization: Headrace <account>:<validUntil>:<signature>`.
+"""Who asks: `Authorization: Headrace <account>:<validUntil>:<signature>`, or the operator by its token.
 
 The signature is EIP-712 over `Access(account, relayer, validUntil)` under the market's domain, so one signature opens
 everything that an account may read at one relayer until it lapses, and nothing at another relayer or market.
@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from fastapi import Depends, Header
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
+from fastapi.security.http import HTTPBase
 
 from headrace.api.context import ApiContext
 from headrace.api.dependencies import Context
-from headrace.api.errors import SignInRequired
+from headrace.api.errors import OperatorOnly, SignInRequired
 from headrace.core import typed_data
 from headrace.core.types import Address
 
@@ -46,14 +48,38 @@ def account_of(context: ApiContext, authorization: str | None) -> Address:
     return account
 
 
-def _caller(
-    context: Context,
-    authorization: Annotated[
-        str | None, Header(description="`Headrace <account>:<validUntil>:<signature>`, see the description above.")
-    ] = None,
-) -> Address:
-    return account_of(context, authorization)
+_SIGNED = HTTPBase(
+    scheme="Headrace",
+    scheme_name="SignedAccess",
+    auto_error=False,
+    description="`Headrace <account>:<validUntil>:<signature>`; the description of this API says what is signed.",
+)
+_TOKEN = HTTPBearer(
+    scheme_name="OperatorToken", auto_error=False, description="The operator's token, if the relayer has one."
+)
+
+
+# FastAPI's schemes only document the header: what is wrong with one is said in words.
+def _caller(context: Context, request: Request, _: Annotated[object, Security(_SIGNED)]) -> Address:
+    return account_of(context, request.headers.get("authorization"))
+
+
+def _is_operator(context: Context, request: Request, _: Annotated[object, Security(_TOKEN)]) -> bool:
+    return context.operator.lets_in(request.headers.get("authorization"))
 
 
 Caller = Annotated[Address, Depends(_caller)]
 """The account that signed in; the route is refused without one."""
+
+IsOperator = Annotated[bool, Depends(_is_operator)]
+"""Whether the operator calls."""
+
+
+def require_operator(is_operator: IsOperator) -> None:
+    """For routes that are the operator's only.
+
+    Raises:
+        OperatorOnly: somebody else calls.
+    """
+    if not is_operator:
+        raise OperatorOnly("this is for the relayer's operator only")

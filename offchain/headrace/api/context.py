@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from headrace.api.rates import RateLimits
 from headrace.core import typed_data
 from headrace.core.errors import ChainUnavailable
 from headrace.core.scheduling import Policy
@@ -34,6 +36,26 @@ class ApiLimits:
     chain_timeout_s: float = 3.0
     lag_blocks: int = 30
     min_balance_wei: int = 10**16
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorDoor:
+    """Who passes for the operator.
+
+    Args:
+        token: whoever has it; empty = nobody by a token.
+        is_private: whether nobody else reaches the API, so that every caller passes when there is no token.
+    """
+
+    token: str = field(default="", repr=False)
+    is_private: bool = True
+
+    def lets_in(self, authorization: str | None) -> bool:
+        """Whether a caller passes, by its Authorization header."""
+        if not self.token:
+            return self.is_private
+        given = (authorization or "").encode("utf-8", "replace")
+        return hmac.compare_digest(given, f"Bearer {self.token}".encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +88,8 @@ class ApiContext:
         cors_origins: web pages that may call the API.
         room: makes room for a prompt of so many bytes, or raises NoRoom.
         limits: bounds.
+        rates: how often one address may call.
+        operator: who sees the metrics, and why the relayer is not ready.
     """
 
     store: Store
@@ -86,6 +110,8 @@ class ApiContext:
     cors_origins: tuple[str, ...] = ()
     room: Callable[[int], None] = lambda _: None
     limits: ApiLimits = field(default_factory=ApiLimits)
+    rates: RateLimits = field(default_factory=RateLimits)
+    operator: OperatorDoor = field(default_factory=OperatorDoor)
 
     @property
     def relayer(self) -> Address:

@@ -63,6 +63,14 @@ class SignInRequired(NotAllowed):
 
     code = "SIGN_IN_REQUIRED"
     http_status = 401
+    scheme = "Headrace"
+
+
+class OperatorOnly(SignInRequired):
+    """A request for what only the relayer's operator may see."""
+
+    code = "OPERATOR_ONLY"
+    scheme = "Bearer"
 
 
 HINTS: Mapping[str, str] = {
@@ -70,11 +78,13 @@ HINTS: Mapping[str, str] = {
     "DEADLINE_OUT_OF_RANGE": "GET /v1/network shows the shortest and the longest time that a request may be open.",
     "PROMPT_TOO_LONG": "Shorten the prompt, or leave it off-chain with public = false.",
     "PAYLOAD_TOO_LARGE": "Send less.",
+    "UNSUPPORTED_TYPE": "Send JSON, with `Content-Type: application/json`.",
     "NO_NODE_FOR_MODEL": "GET /v1/nodes lists the nodes and what they offer; choose another model or try again later.",
     "NOT_SETTLED": "GET /v1/requests/{id} shows how far it is; try again once it is settled.",
     "ALREADY_ASSIGNED": "Cancel without a release: the escrow comes back after the grace period if nobody answers.",
     "SIGN_IN_REQUIRED": "Send `Authorization: Headrace <account>:<validUntil>:<signature>`, signed as EIP-712 over "
     "Access(account, relayer, validUntil).",
+    "OPERATOR_ONLY": "Send `Authorization: Bearer <token>` with the token of HEADRACE_RELAYER__API__OPERATOR_TOKEN.",
     "SIGNATURE_MISMATCH": "Sign the EIP-712 type under the market's domain, Access to sign in and RequestFor to have a "
     "request posted; GET /v1/network has the domain's values.",
     "NOT_POSTED": "GET /v1/requests/{id} shows how far it is; try again once a block has it.",
@@ -88,6 +98,7 @@ HINTS: Mapping[str, str] = {
     "REQUESTS_PAUSED": "A pause ends by itself; try again later.",
     "RELAYER_NOT_BONDED": "What was posted before is answered or refunded. /readyz tells its operator what to do.",
     "GASLESS_NOT_OFFERED": "Send the transaction of the draft yourself.",
+    "RATE_LIMITED": "Try again after the seconds of Retry-After, and call less often.",
     "QUEUE_FULL": "Try again after the seconds of Retry-After.",
     "NO_ROOM": "Try again after the seconds of Retry-After.",
     "NOT_FOUND": "Check the id, and that this relayer serves it.",
@@ -98,13 +109,21 @@ HINTS: Mapping[str, str] = {
 _CODES_BY_STATUS = {404: "NO_SUCH_PATH", 405: "METHOD_NOT_ALLOWED", 413: "PAYLOAD_TOO_LARGE", 415: "UNSUPPORTED_TYPE"}
 
 
-def answer(status: int, code: str, message: str, hint: str | None = None) -> JSONResponse:
+def answer(
+    status: int,
+    code: str,
+    message: str,
+    hint: str | None = None,
+    *,
+    retry_after_s: int = RETRY_AFTER_S,
+    scheme: str = SignInRequired.scheme,
+) -> JSONResponse:
     """An error as a response."""
     headers = {"Cache-Control": "no-store"}
     if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
-        headers["Retry-After"] = str(RETRY_AFTER_S)
+        headers["Retry-After"] = str(retry_after_s)
     if status == HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = "Headrace"
+        headers["WWW-Authenticate"] = scheme
     body = {"error": {"code": code, "message": message, "hint": HINTS.get(code, "") if hint is None else hint}}
     return JSONResponse(body, status, headers)
 
@@ -120,7 +139,8 @@ def add_error_handlers(app: FastAPI) -> None:
             return answer(exc.http_status, exc.code, "Something that is needed to answer does not answer itself.")
         if exc.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(exc, Refused):
             return _broken(request, exc)
-        return answer(exc.http_status, exc.code, sentence(str(exc)))
+        more = {name: getattr(exc, name) for name in ("retry_after_s", "scheme") if hasattr(exc, name)}
+        return answer(exc.http_status, exc.code, sentence(str(exc)), **more)
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid(_request: Request, exc: RequestValidationError) -> JSONResponse:
@@ -130,7 +150,7 @@ def add_error_handlers(app: FastAPI) -> None:
     async def on_http(request: Request, exc: HTTPException) -> JSONResponse:
         code = _CODES_BY_STATUS.get(exc.status_code, "HTTP_ERROR")
         message = f"{request.method} {request.url.path}: {HTTPStatus(exc.status_code).phrase.lower()}."
-        return answer(exc.status_code, code, message, "See /openapi.json for what there is.")
+        return answer(exc.status_code, code, message, HINTS.get(code, "See /openapi.json for what there is."))
 
     @app.exception_handler(Exception)
     async def on_fault(request: Request, exc: Exception) -> JSONResponse:

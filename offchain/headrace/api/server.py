@@ -64,6 +64,8 @@ async def serve(app: FastAPI, listener: socket.socket) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        # It would take the word of every peer on the loopback for who calls; `rates.client_of` asks the settings.
+        proxy_headers=False,
         timeout_graceful_shutdown=DRAIN_S,
         limit_concurrency=MAX_CONNECTIONS,
     )

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 
 from headrace.api import schemas
+from headrace.api.auth import IsOperator, require_operator
 from headrace.api.context import ApiContext
 from headrace.api.dependencies import Context
+from headrace.api.documenting import errors
 from headrace.core.errors import HeadraceError
 
 router = APIRouter(tags=["health"])
 
+NOT_FOR_YOU = "The operator sees why, with its token."
 
-@router.get("/healthz", summary="The process answers")
+
+@router.get("/healthz", summary="The process answers", responses=errors())
 async def get_health() -> schemas.Health:
     """For a supervisor: restart the process when this fails."""
     return schemas.Health(status="ok")
@@ -23,24 +27,29 @@ async def get_health() -> schemas.Health:
 @router.get(
     "/readyz",
     summary="Whether requests are served",
-    responses={503: {"model": schemas.Readiness, "description": "They are not; the reasons say why."}},
+    responses={503: {"model": schemas.Readiness, "description": "They are not; the reasons say why."}, **errors()},
 )
-async def get_readiness(context: Context, response: Response) -> schemas.Readiness:
-    """For a load balancer: send nobody here while this fails."""
+async def get_readiness(context: Context, response: Response, is_operator: IsOperator) -> schemas.Readiness:
+    """For a load balancer: send nobody here while this fails. The reasons are for the operator."""
     reasons = [reason async for reason in _reasons(context)]
     if reasons:
         response.status_code = 503
-    return schemas.Readiness(ready=not reasons, reasons=reasons)
+    told = reasons if is_operator or not reasons else [NOT_FOR_YOU]
+    return schemas.Readiness(ready=not reasons, reasons=told)
 
 
 @router.get(
     "/metrics",
     summary="Prometheus metrics",
+    dependencies=[Depends(require_operator)],
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}, "description": "The text exposition format."}},
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The text exposition format."},
+        **errors(401),
+    },
 )
 async def get_metrics(context: Context) -> Response:
-    """The names are in docs/operations.md."""
+    """For the operator. The names are in docs/operations.md."""
     return Response(context.metrics_text(), media_type="text/plain; version=0.0.4")
 
 

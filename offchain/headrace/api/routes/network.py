@@ -9,6 +9,8 @@ from headrace.api import schemas
 from headrace.api.chain_facts import ChainFacts
 from headrace.api.context import ApiContext
 from headrace.api.dependencies import Context, Facts
+from headrace.api.documenting import errors
+from headrace.api.routing import GuardedRoute
 from headrace.api.views import model_view
 from headrace.core.errors import Unavailable
 from headrace.core.snapshot import policy_hash
@@ -16,10 +18,10 @@ from headrace.core.snapshot import policy_hash
 API_VERSION = 1
 LINK_PROTOCOL_VERSION = 1
 
-router = APIRouter(prefix="/v1", tags=["network"])
+router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["network"])
 
 
-@router.get("/network", summary="Chain, contracts, terms, policy and models")
+@router.get("/network", summary="Chain, contracts, terms, policy and models", responses=errors(503))
 async def get_network(context: Context, facts: Facts) -> schemas.NetworkView:
     """All that a client needs to post a request here and to check what comes back."""
     terms = await facts.terms()
@@ -89,7 +91,7 @@ async def _gasless(context: ApiContext, facts: ChainFacts) -> schemas.GaslessVie
     )
 
 
-@router.get("/models", summary="The registered models")
+@router.get("/models", summary="The registered models", responses=errors(503))
 async def get_models(facts: Facts) -> list[schemas.ModelView]:
     """The models of the registry; whether a node serves one now is at /v1/nodes."""
     return [model_view(model) for model in await facts.models()]

@@ -9,6 +9,8 @@ from fastapi import APIRouter
 from headrace.api import schemas
 from headrace.api.chain_facts import ChainFacts
 from headrace.api.dependencies import AddressPath, Context, Facts
+from headrace.api.documenting import errors
+from headrace.api.routing import GuardedRoute
 from headrace.api.views import facts_view, heartbeat_view, offer_view
 from headrace.core.errors import NotFound, Unavailable
 from headrace.core.scheduling import Offer
@@ -16,13 +18,13 @@ from headrace.core.tasks import LinkedNode
 from headrace.core.types import ZERO_ADDRESS, Address
 from headrace.ports import NodeFacts
 
-router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
+router = APIRouter(prefix="/v1/nodes", route_class=GuardedRoute, tags=["nodes"])
 
 MOST_NODES = 200
 CHAIN_READS_AT_ONCE = 8
 
 
-@router.get("", summary="The nodes that are linked now")
+@router.get("", summary="The nodes that are linked now", responses=errors())
 async def list_nodes(context: Context, facts: Facts) -> schemas.NodeList:
     """The first nodes by key, with what the chain tells of them in time."""
     linked = list(context.link.linked())
@@ -47,7 +49,7 @@ async def list_nodes(context: Context, facts: Facts) -> schemas.NodeList:
     return schemas.NodeList(nodes=views, linked_count=len(linked))
 
 
-@router.get("/{key}", summary="A node by its key")
+@router.get("/{key}", summary="A node by its key", responses=errors(400, 404, 503))
 async def get_node(key: AddressPath, context: Context, facts: Facts) -> schemas.NodeView:
     """A node that is linked here or registered on-chain."""
     linked = next((node for node in context.link.linked() if node.node == key), None)

@@ -11,14 +11,17 @@ from headrace.api import schemas
 from headrace.api.auth import Caller
 from headrace.api.context import ApiContext
 from headrace.api.dependencies import AddressText, Context, HashPath
+from headrace.api.documenting import errors
 from headrace.api.errors import NotSettled, PayloadTooLarge
+from headrace.api.rates import Cost, costs
+from headrace.api.routing import GuardedRoute
 from headrace.core.envelope import content_of, hash_payload
 from headrace.core.errors import InvalidInput, NotAllowed, NotFound
 from headrace.core.lifecycle import RequestState
 from headrace.core.types import Address, Hash32
 from headrace.ports import StoredRequest
 
-router = APIRouter(prefix="/v1/payloads", tags=["payloads"])
+router = APIRouter(prefix="/v1/payloads", route_class=GuardedRoute, tags=["payloads"])
 
 _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
@@ -27,8 +30,10 @@ _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "b
     "/{payload_hash}",
     summary="Hand in a payload",
     status_code=201,
+    responses=errors(400, 429, 503),
     openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
 )
+@costs(Cost.WRITE)
 async def put_payload(
     payload_hash: HashPath,
     requester: Annotated[AddressText, Query(description="Whose requests the prompt is for.")],
@@ -58,7 +63,10 @@ async def put_payload(
     "/{payload_hash}",
     summary="Read a payload",
     response_class=Response,
-    responses={200: {"content": _BYTES, "description": "The payload's bytes, envelope included."}},
+    responses={
+        200: {"content": _BYTES, "description": "The payload's bytes, envelope included."},
+        **errors(400, 401, 403, 404, 409),
+    },
 )
 async def get_payload(payload_hash: HashPath, context: Context, caller: Caller) -> Response:
     """The bytes of a prompt, or of an answer once its settlement is included, for the requester and its node."""

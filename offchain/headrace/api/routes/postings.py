@@ -6,25 +6,25 @@ from fastapi import APIRouter
 
 from headrace.api import schemas
 from headrace.api.dependencies import Context
+from headrace.api.documenting import errors
 from headrace.api.errors import PayloadTooLarge
+from headrace.api.rates import Cost, costs
+from headrace.api.routing import GuardedRoute
 from headrace.api.views import posting_view, request_of
 from headrace.core.errors import InvalidInput
 from headrace.core.postings import NotOffered, SignedRequest
 from headrace.services.intake import HandedIn
 
-router = APIRouter(prefix="/v1/requests", tags=["requests"])
+router = APIRouter(prefix="/v1/requests", route_class=GuardedRoute, tags=["requests"])
 
 
 @router.post(
     "",
     summary="Have a signed request posted",
     status_code=202,
-    responses={
-        402: {"model": schemas.Error, "description": "The fee or the credit does not pay for it."},
-        409: {"model": schemas.Error, "description": "It cannot be posted now."},
-        429: {"model": schemas.Error, "description": "Too many wait; Retry-After says when to try again."},
-    },
+    responses=errors(400, 402, 409, 415, 429, 503),
 )
+@costs(Cost.WRITE)
 async def submit_request(submitted: schemas.SubmitRequest, context: Context) -> schemas.SubmittedView:
     """Post a request for its requester, who signed it as `RequestFor` and pays, with a fee for the gas, from its credit
     in the market. The same request again is the same posting: nothing is sent or paid twice."""

@@ -12,8 +12,11 @@ from headrace.api.auth import Caller
 from headrace.api.chain_facts import ChainFacts
 from headrace.api.context import ApiContext
 from headrace.api.dependencies import AddressText, Context, Facts, HashPath
+from headrace.api.documenting import errors
 from headrace.api.drafts import Drafter
 from headrace.api.errors import AlreadyAssigned, NotPosted, NotSettled
+from headrace.api.rates import Cost, costs
+from headrace.api.routing import GuardedRoute
 from headrace.api.timeline import stages_of, stages_of_posting
 from headrace.api.views import (
     assignment_view,
@@ -38,12 +41,13 @@ from headrace.core.types import Address, Hash32, Request
 from headrace.logging import bind_request
 from headrace.ports import Call, StoredPosting, StoredRequest
 
-router = APIRouter(prefix="/v1/requests", tags=["requests"])
+router = APIRouter(prefix="/v1/requests", route_class=GuardedRoute, tags=["requests"])
 
 MOST_OF_A_BLOCK = 10_000
 
 
-@router.post("/draft", summary="Draft a request and store its prompt")
+@router.post("/draft", summary="Draft a request and store its prompt", responses=errors(400, 409, 415, 429, 503))
+@costs(Cost.WRITE)
 async def draft_request(wanted: schemas.DraftRequest, context: Context, facts: Facts) -> schemas.DraftView:
     """Turn a prompt into a request at current prices. Nothing is sent: sign and send the transaction yourself."""
     draft = await Drafter(context, facts).draft(wanted)
@@ -60,7 +64,7 @@ async def draft_request(wanted: schemas.DraftRequest, context: Context, facts: F
     )
 
 
-@router.get("", summary="List requests, newest first")
+@router.get("", summary="List requests, newest first", responses=errors(400))
 async def list_requests(
     context: Context,
     facts: Facts,
@@ -88,7 +92,7 @@ async def list_requests(
     return _list(first, [each for each in whole if each.block_number == cut], cut, names)
 
 
-@router.get("/{request_id}", summary="A request with its full timeline")
+@router.get("/{request_id}", summary="A request with its full timeline", responses=errors(400, 404, 503))
 async def get_request(request_id: HashPath, context: Context, facts: Facts) -> schemas.RequestView:
     """Stages, decisions, assignments, the answer's hash and who was paid what."""
     with bind_request(request_id):
@@ -98,7 +102,7 @@ async def get_request(request_id: HashPath, context: Context, facts: Facts) -> s
         return await _view(await _known(context, request_id), posting, context, facts)
 
 
-@router.get("/{request_id}/result-proof", summary="What verifyResult takes")
+@router.get("/{request_id}/result-proof", summary="What verifyResult takes", responses=errors(400, 404, 409))
 async def get_result_proof(request_id: HashPath, context: Context) -> schemas.ResultProofView:
     """The preimage of the digest that the market keeps of a fulfilled request."""
     stored = await _known(context, request_id)
@@ -125,7 +129,12 @@ async def get_result_proof(request_id: HashPath, context: Context) -> schemas.Re
     )
 
 
-@router.post("/{request_id}/release", summary="Release an unassigned request, for a refund at once")
+@router.post(
+    "/{request_id}/release",
+    summary="Release an unassigned request, for a refund at once",
+    responses=errors(400, 401, 403, 404, 409, 429, 503),
+)
+@costs(Cost.WRITE)
 async def release_request(request_id: HashPath, context: Context, caller: Caller) -> schemas.ReleaseView:
     """Give the requester the relayer's word that the request is not assigned, and keep it so while the word counts."""
     with bind_request(request_id):

@@ -9,12 +9,15 @@ from fastapi import APIRouter, Query, Response
 from headrace.api import schemas
 from headrace.api.context import ApiContext
 from headrace.api.dependencies import Context, HashPath, HashText, RoundPath
+from headrace.api.documenting import errors
+from headrace.api.rates import Cost, costs
+from headrace.api.routing import GuardedRoute
 from headrace.api.views import accept_view, decision_view, round_view
 from headrace.core.errors import NotFound, Refused
 from headrace.core.merkle import leaf_of, proof_of
 from headrace.ports import StoredRound
 
-router = APIRouter(prefix="/v1", tags=["rounds"])
+router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["rounds"])
 
 FOREVER = "public, max-age=31536000, immutable"
 
@@ -25,7 +28,7 @@ class RoundOpen(Refused):
     code = "ROUND_OPEN"
 
 
-@router.get("/rounds", summary="List rounds, newest first")
+@router.get("/rounds", summary="List rounds, newest first", responses=errors(400))
 async def list_rounds(
     context: Context,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
@@ -38,7 +41,7 @@ async def list_rounds(
     return schemas.RoundList(rounds=[round_view(each) for each in page], next_before=next_before)
 
 
-@router.get("/rounds/{round_number}", summary="A round with its record and cycles")
+@router.get("/rounds/{round_number}", summary="A round with its record and cycles", responses=errors(400, 404))
 async def get_round(round_number: RoundPath, context: Context) -> schemas.RoundView:
     """What an audit needs: the record, and the hashes of the snapshots in their order."""
     stored = await _known(context, round_number)
@@ -60,7 +63,12 @@ async def get_round(round_number: RoundPath, context: Context) -> schemas.RoundV
     )
 
 
-@router.get("/rounds/{round_number}/decisions", summary="The leaves of a round, with proofs")
+@router.get(
+    "/rounds/{round_number}/decisions",
+    summary="The leaves of a round, with proofs",
+    responses=errors(400, 404, 409, 429),
+)
+@costs(Cost.HEAVY_READ)
 async def list_decisions(
     round_number: RoundPath,
     context: Context,
@@ -93,7 +101,12 @@ async def list_decisions(
     )
 
 
-@router.get("/rounds/{round_number}/accepts", summary="The accepts of a round's assignments")
+@router.get(
+    "/rounds/{round_number}/accepts",
+    summary="The accepts of a round's assignments",
+    responses=errors(400, 404, 429),
+)
+@costs(Cost.HEAVY_READ)
 async def list_accepts(
     round_number: RoundPath,
     context: Context,
@@ -114,8 +127,15 @@ async def list_accepts(
     "/snapshots/{snapshot_hash}",
     summary="A cycle's snapshot",
     response_class=Response,
-    responses={200: {"content": {"application/json": {}}, "description": "Canonical JSON under its keccak256."}},
+    responses={
+        200: {
+            "content": {"application/json": {"schema": {"type": "object"}}},
+            "description": "Canonical JSON under its keccak256.",
+        },
+        **errors(400, 404, 429),
+    },
 )
+@costs(Cost.HEAVY_READ)
 async def get_snapshot(snapshot_hash: HashPath, context: Context) -> Response:
     """All that a cycle decided on, byte for byte as it was hashed."""
     snapshot = await context.store.snapshot(snapshot_hash)
