@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.batching import BatchPolicy
-from headrace.core.errors import ChainUnavailable, Refused, Unknown
+from headrace.core.errors import ChainUnavailable, ExpiredContext, Refused, Unknown
 from headrace.core.types import ItemStatus, Status
 from headrace.ports import Call, CallOutcome
 from tests.services.world import a_world
@@ -165,6 +165,38 @@ async def test_step__item_that_nothing_can_pay__is_set_aside_and_does_not_hold_u
         assert await world.state(late) == "fulfilled"
 
 
+async def test_step__reorg_took_the_record_and_is_not_indexed__is_settled_later_all_the_same() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        first, second = world.request(salt=1), world.request(salt=2)
+        ids = await world.post(first, second)
+        await world.cycle()
+        await world.cycle()  # a node has one request a cycle; both are of one round
+        (node,) = world.link.nodes.values()
+        await world.aggregator.delivered(node.deliver(node.tasks[0]))
+        await world.settle()
+        await world.aggregator.delivered(node.deliver(node.tasks[1]))
+        world.chain.rollback(1)
+        assert not await world.settler.step()
+        assert await world.store.dead_letters(10) == []
+        await world.store.rewind_to(len(world.chain.all_blocks()) - 1)
+        await world.settle()
+        await world.settle()
+        assert [await world.state(id_) for id_ in ids] == ["fulfilled", "fulfilled"]
+
+
+async def test_step__time_is_over_and_the_round_not_recorded__is_set_aside() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        (id_,) = await world.serve(world.request())
+        world.chain.item_statuses[id_] = ItemStatus.NO_ROUND
+        assert not await world.settler.step()
+        assert await world.store.dead_letters(10) == []
+        world.clock.advance((world.request().deadline_s + 1) * 1000 - world.clock.now_ms())
+        world.chain.mine()
+        assert not await world.settler.step()
+        (letter,) = await world.store.dead_letters(10)
+        assert letter.error == "NO_ROUND"
+
+
 @pytest.mark.parametrize("poisoned", [{0}, {49}, {7, 8}, {3, 20, 41}])
 async def test_step__items_that_make_the_whole_revert__are_found_and_the_rest_goes_out_at_once(
     poisoned: set[int],
@@ -235,6 +267,29 @@ async def test_step__record_is_under_way__is_not_made_again() -> None:
         simulated = world.chain.calls["simulate"]
         assert not await world.settler.step()
         assert world.chain.calls["simulate"] == simulated
+
+
+async def test_step__simulation_pays_less_than_promised__nothing_is_signed() -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        (id_,) = await world.serve(world.request())
+        simulate = world.chain.simulate
+
+        async def cheating(sender: str, calls: list[Call]) -> list[CallOutcome]:
+            *others, last = await simulate(sender, calls)
+            events = [
+                replace(each, args={**each.args, "nodePaid": 1}) if each.name == "ResultFulfilled" else each
+                for each in last.events
+            ]
+            return [*others, replace(last, events=tuple(events))]
+
+        world.chain.simulate = cheating  # type: ignore[method-assign,assignment]
+        with pytest.raises(ExpiredContext, match="are promised"):
+            await world.settler.step()
+        assert world.chain.sent == []
+        assert await world.store.open_intents() == []
+        world.chain.simulate = simulate  # type: ignore[method-assign]
+        await world.settle()
+        assert await world.state(id_) == "fulfilled"
 
 
 async def test_step__too_much_together__goes_out_in_parts() -> None:

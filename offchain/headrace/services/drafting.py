@@ -10,6 +10,7 @@ import structlog
 
 from headrace.core import typed_data
 from headrace.core.errors import Refused, SignatureMismatch
+from headrace.core.expectations import ExpectedItem, ExpectedSet, require_recorded, require_settled
 from headrace.core.gas import Load, unused_gas
 from headrace.core.types import Address, Hash32, ItemStatus, MarketTerms, Result, RoundRecord
 from headrace.ports import Call, CallOutcome, Chain, Metrics, NodeLink, ResultSetCall, StoredRequest, StoredResult
@@ -143,7 +144,7 @@ class Drafter:
 
         Raises:
             ChainUnavailable: the chain does not answer.
-            Refused: it answers a simulation with something else than was asked.
+            Refused, ExpiredContext: a simulation does something else than was asked.
         """
         unpaid: dict[Hash32, ItemStatus] = {}
         search = _Search(self, records)
@@ -162,11 +163,25 @@ class Drafter:
                 continue
             bad = bad_items(trial.sets, trial.outcomes[-1]) if trial.sets else {}
             if not bad:
+                self._require_as_meant(records, trial, items)
                 drafts = self._as_drafts(records, trial, items)
                 return Drafted(tuple(drafts), len(items), tuple(unpaid.items()), tuple(search.spoilers))
             unpaid |= bad
             items = [item for item in items if item.result.request_id not in bad]
         return Drafted(unpaid=tuple(unpaid.items()), spoilers=tuple(search.spoilers))
+
+    def _require_as_meant(self, records: Sequence[RoundRecord], trial: _Trial, items: Sequence[Item]) -> None:
+        """Raises ExpiredContext when the simulation does something else than is meant."""
+        for record, outcome in zip(records, trial.outcomes, strict=False):
+            require_recorded(outcome.events, self._relayer, record.round, record.decisions_root)
+        if not trial.sets:
+            return
+        by_id = {item.result.request_id: item for item in items}
+        sets = [
+            ExpectedSet(each.round, each.nodes, tuple(_expected(by_id[result.request_id]) for _, result in each.items))
+            for each in trial.sets
+        ]
+        require_settled(trial.outcomes[-1].events, self._relayer, sets, self._terms)
 
     async def attempt(self, records: Sequence[RoundRecord], items: Sequence[Item], *, as_sets: bool) -> _Trial:
         """Simulate records and a batch, signed as sets or result by result."""
@@ -299,6 +314,12 @@ class _Search:
 
     async def _within(self, items: Sequence[Item]) -> Sequence[Item]:
         return await self.sound(items) if self._left or len(items) == 1 else ()
+
+
+def _expected(item: Item) -> ExpectedItem:
+    stored, result = item.stored, item.result
+    added_wei = stored.priority_fee_added_wei
+    return ExpectedItem(stored.request_id, stored.request, added_wei, result.reward_wei, result.result_hash)
 
 
 def record_key(round_: int) -> str:
