@@ -256,12 +256,26 @@ class Settler:
                     continue
             elif status is ItemStatus.WRONG_RELAYER and await self._is_open_race(request_id):
                 continue  # only the bond can be why, and it may be back
+            elif status is ItemStatus.NO_ROUND and await self._may_have_a_round(request_id):
+                continue
             elif status in (ItemStatus.LATE, ItemStatus.NO_ROUND, ItemStatus.WRONG_RELAYER):
                 await self._give_up(request_id, f"the market will never pay it: {_NEVER[status]}", status.name)
 
     async def _is_open_race(self, request_id: Hash32) -> bool:
         stored = await self._store.request(request_id)
         return stored is not None and stored.request.relayer == ZERO_ADDRESS
+
+    async def _may_have_a_round(self, request_id: Hash32) -> bool:
+        """Whether an item without a recorded round may have one yet: its time is not over, or a reorg has just taken
+        the record away, which the indexer is still to see."""
+        stored, result = await self._store.request(request_id), await self._store.result(request_id)
+        if stored is None or result is None:
+            return True
+        if (await self._chain.head()).timestamp_s <= stored.effective_deadline_s:
+            return True
+        round_ = await self._store.round(result.result.round)
+        is_held_recorded = round_ is not None and round_.state == "recorded"
+        return is_held_recorded and not await self._is_recorded(result.result.round)
 
     async def _suspect(self, spoiler: Spoiler) -> None:
         """Keep what makes its batch revert out of the next ones, and give it up when it did so often."""
