@@ -7,13 +7,16 @@ Not built, so not tested: leases with fencing tokens, which would let a replica 
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from sqlalchemy import update
+from sqlalchemy.exc import IntegrityError
 
 from headrace.adapters.file_lock import Held, alone_with
 from headrace.adapters.sql.tables import intents
+from headrace.ports import StoredAttempt
 from tests.chaos.bench import Bench, crash
 
 
@@ -47,6 +50,34 @@ async def test_two_relayers__work_on_one_store__each_nonce_is_one_intents(bench:
         await bench.oracle()
     finally:
         await second.store.close()
+
+
+async def test_two_relayers__one_is_paused_between_signing_and_storing__other_goes_on_and_nothing_is_doubled(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, follower = bench.services, await bench.start()
+    signed, resumed = asyncio.Event(), asyncio.Event()
+    add_attempt = leader.store.add_attempt
+
+    async def paused(intent_id: int, attempt: StoredAttempt) -> None:
+        signed.set()
+        await resumed.wait()
+        await add_attempt(intent_id, attempt)
+
+    await bench.serve()
+    monkeypatch.setattr(leader.store, "add_attempt", paused)
+    pausing = asyncio.create_task(leader.settler.step())
+    await signed.wait()
+    await follower.sender.confirm()
+    assert len(bench.sent) == 1, "the other one signed and sent what was stored"
+    resumed.set()
+    with pytest.raises(IntegrityError):
+        await pausing
+    monkeypatch.undo()
+    await follower.store.close()
+    await bench.restart()
+    await bench.settle()
+    await bench.oracle()
 
 
 async def test_drift__node_told_too_high_a_count__hole_is_filled_with_nothing(bench: Bench) -> None:
