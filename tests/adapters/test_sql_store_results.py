@@ -99,6 +99,49 @@ async def test_add_intent__takes_the_next_nonce_of_all_open(store: SqlStore, cha
     assert (await store.add_intent("expire", "c", {}, Call(MARKET, b""), 10**6, 6, NOW_MS)).nonce == 7
 
 
+async def test_add_intent__nonce_of_a_dropped_one_that_was_signed__is_not_given_again(store: SqlStore) -> None:
+    call = Call(MARKET, b"")
+    first = await store.add_intent("expire", "a", {}, call, 10**6, 5, NOW_MS)
+    await store.add_attempt(first.intent_id, attempt_named(1))
+    await store.end_intent(first.intent_id, "dropped", 0, {})
+    assert (await store.add_intent("expire", "b", {}, call, 10**6, 5, NOW_MS)).nonce == 6
+
+
+async def test_add_intent__ended_in_a_block_not_indexed_yet__is_the_same(store: SqlStore, chain: FakeChain) -> None:
+    call = Call(MARKET, b"")
+    first = await store.add_intent("expire", "a", {}, call, 10**6, 5, NOW_MS)
+    await store.end_intent(first.intent_id, "included", chain.mine().number, {})
+    again = await store.add_intent("expire", "a", {}, call, 10**6, 6, NOW_MS)
+    assert (again.intent_id, again.state) == (first.intent_id, "included")
+    await follow(store, chain)
+    (reopened,) = await store.open_intents()  # its receipt is looked for once more
+    await store.end_intent(reopened.intent_id, "included", (await chain.head()).number, {})
+    other = await store.add_intent("expire", "a", {}, call, 10**6, 6, NOW_MS)
+    assert other.intent_id != first.intent_id
+    assert other.nonce == 6
+
+
+async def test_fill_nonces__are_taken_where_no_intent_has_them(store: SqlStore) -> None:
+    call = Call(MARKET, b"")
+    other = "0x" + "77" * 20
+    await store.add_intent("expire", "other", {}, call, 10**6, 6, NOW_MS, other)
+    included = await store.add_intent("expire", "a", {}, call, 10**6, 5, NOW_MS, RELAYER)
+    dropped = await store.add_intent("expire", "b", {}, call, 10**6, 5, NOW_MS, RELAYER)
+    await store.add_attempt(dropped.intent_id, attempt_named(1))
+    waiting = await store.add_intent("expire", "c", {}, call, 10**6, 9, NOW_MS, RELAYER)
+    await store.end_intent(included.intent_id, "included", 1, {})
+    await store.end_intent(dropped.intent_id, "dropped", 0, {})
+    assert [included.nonce, dropped.nonce, waiting.nonce] == [5, 6, 9]
+
+    filled = await store.fill_nonces(RELAYER, 5, 9, NOW_MS)
+    assert [(each.nonce, each.kind, each.state) for each in filled] == [(n, "fill_nonce", "open") for n in (6, 7, 8)]
+    assert filled[0].intent_id == dropped.intent_id
+    assert filled[0].attempts == (attempt_named(1),)
+    assert (filled[1].call, filled[1].gas_limit) == (Call(RELAYER, b""), 21_000)
+    assert await store.fill_nonces(RELAYER, 5, 9, NOW_MS) == filled
+    assert len(await store.fill_nonces(RELAYER, 100, 1_000, NOW_MS)) == 64
+
+
 async def test_add_intent__of_two_senders__each_counts_its_own_nonces(store: SqlStore) -> None:
     other = "0x" + "77" * 20
     call = Call(MARKET, b"")

@@ -212,7 +212,8 @@ def _is_unfinished() -> ColumnElement[bool]:
 
 async def _next_nonce(connection: AsyncConnection, sender: Address, chain_nonce: int) -> int:
     # Not only of those that are open: the count may come from a node that lags, and an included one may be open again.
-    query = select(func.max(intents.c.nonce)).where(intents.c.state != "dropped", intents.c.sender == sender)
+    signed = select(attempts.c.intent_id).where(attempts.c.intent_id == intents.c.intent_id).exists()
+    query = select(func.max(intents.c.nonce)).where((intents.c.state != "dropped") | signed, intents.c.sender == sender)
     highest = (await connection.execute(query)).scalar()
     return chain_nonce if highest is None else max(chain_nonce, highest + 1)
 
