@@ -19,6 +19,7 @@ from headrace.core.prompts import prompt_content, why_not_deterministic
 from headrace.core.requests import request_id
 from headrace.core.scheduling import Offer
 from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Address, Hash32, Lane, MarketTerms, Mode, Request
+from headrace.node.prompt import read_prompt
 from headrace.ports import Call, ModelFacts
 
 DEFAULT_TTL_S = 300
@@ -146,6 +147,8 @@ class Drafter:
         if len(payload) > most:
             where = "on-chain" if wanted.public else "off-chain"
             raise PromptTooLong(f"the prompt has {len(payload)} bytes; {where} it may have at most {most}")
+        # What every node refuses, such as images by their URL, is not worth an escrow.
+        read_prompt(payload, wanted.max_output_tokens)
         return payload
 
     async def _asked(

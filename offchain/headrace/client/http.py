@@ -16,6 +16,7 @@ import aiohttp
 
 from headrace.client.errors import ApiRefused
 from headrace.core.errors import InvalidInput, Unavailable
+from headrace.core.nesting import read_json
 
 RETRIED = frozenset({429, 502, 503, 504})
 API_URL = "HEADRACE_REQUESTER__API_URL"
@@ -85,7 +86,7 @@ class ApiCalls:
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         """Call, and read JSON."""
-        return await self._call(method, path, lambda response: response.json(), body, query, headers)
+        return await self._call(method, path, _json, body, query, headers)
 
     async def bytes(self, path: str, *, headers: Mapping[str, str] | None = None) -> bytes:
         """Read bytes."""
@@ -108,9 +109,16 @@ class ApiCalls:
             retry_after_s = 0.0
             try:
                 async with self._session.request(
-                    method, self._url + path, json=body, params=query, headers=headers, timeout=self._timeout
+                    method,
+                    self._url + path,
+                    json=body,
+                    params=query,
+                    headers=headers,
+                    timeout=self._timeout,
+                    # A relayer names no other place to send signed headers and prompts to.
+                    allow_redirects=False,
                 ) as response:
-                    if response.status < 400:
+                    if response.status < 300:
                         return await read(response)
                     failure = await _refusal(response, self._url_name)
                     if response.status not in RETRIED:
@@ -126,6 +134,10 @@ class ApiCalls:
         raise failure
 
 
+async def _json(response: aiohttp.ClientResponse) -> Any:
+    return await response.json(loads=read_json)
+
+
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:
     content = await response.content.read(MAX_ANSWER_BYTES + 1)
     while len(content) <= MAX_ANSWER_BYTES and (more := await response.content.read(MAX_ANSWER_BYTES)):
@@ -137,7 +149,7 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
 
 async def _refusal(response: aiohttp.ClientResponse, url_name: str) -> ApiRefused:
     try:
-        error = (await response.json())["error"]
+        error = (await _json(response))["error"]
         return ApiRefused(str(error["code"]), str(error["message"]), str(error["hint"]), response.status)
     except (aiohttp.ClientError, ValueError, KeyError, TypeError):
         message = f"The API answered HTTP {response.status}, and not as a Headrace relayer does."

@@ -181,7 +181,7 @@ class NodeDaemon:
     async def _keep_linked(self) -> None:
         loop = asyncio.get_running_loop()
         failures = 0
-        async with aiohttp.ClientSession() as http:
+        async with aiohttp.ClientSession(trace_configs=[_no_redirects()]) as http:
             while True:
                 started_s = loop.time()
                 try:
@@ -542,3 +542,16 @@ def _simplest(
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _no_redirects() -> aiohttp.TraceConfig:
+    """aiohttp's WebSocket follows redirects, so a relayer could have the node call any address of its own network."""
+
+    async def refuse(
+        _session: aiohttp.ClientSession, _context: object, found: aiohttp.TraceRequestRedirectParams
+    ) -> None:
+        raise ConnectionError(f"the relayer answers with status {found.response.status}, to be called elsewhere")
+
+    config = aiohttp.TraceConfig()
+    config.on_request_redirect.append(refuse)
+    return config
