@@ -31,13 +31,21 @@ async def test_node__hangs__questions_end_and_the_next_poll_finds_all(bench: Ben
     await bench.oracle()
 
 
-async def test_send__hangs__whether_it_was_taken_is_found_out_later(bench: Bench) -> None:
+async def test_send__hangs__whether_it_was_taken_is_found_out_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_raw = bench.chain.send_raw
+
+    async def hurried(raw: bytes) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.chain._rpc, "_timeout_s", 0.02)
+            await send_raw(raw)
+
     await bench.serve()
-    rpc = bench.chain._rpc
     bench.proxy.faults.hang = {SEND}
-    patience_s, rpc._timeout_s = rpc._timeout_s, 0.3
+    monkeypatch.setattr(bench.chain, "send_raw", hurried)
     await bench.services.settler.step()
-    rpc._timeout_s = patience_s
+    monkeypatch.undo()
     bench.proxy.faults.hang = set()
     assert len(await bench.store.open_intents()) == 2
     bench.clock.advance(5_000)

@@ -50,8 +50,9 @@ async def test_head__node_lags_behind_a_receipt__its_round_is_not_recorded_again
 
 async def test_head__chain_is_shorter__is_undone_when_another_block_comes(bench: Bench) -> None:
     (id_,) = await bench.serve()
+    await bench.mine()
     await bench.settle()
-    await bench.mine(2)
+    await bench.mine()
     await bench.index()
     last = await bench.store.last_block()
     sent = [each.raw for each in bench.sent]
