@@ -132,6 +132,12 @@ contracts: setup ## compile the contracts
 bench-gas: setup ## measure the gas of the contracts' paths
 	@ape run bench_gas $(ARGS)
 
+bench-relayer: setup ## measure how fast a relayer indexes, schedules, settles and comes back (SEED=1)
+	@python scripts/_bench_relayer.py
+
+soak: setup ## real processes, a fault every few seconds, one line at the end (REQUESTS=2000 SEED=1 PER_SECOND=20)
+	@python scripts/_soak.py
+
 lock: .venv/.stamp ## resolve the Python dependencies anew into requirements.lock
 	@[ -x .build/lock/bin/uv ] || { python -m venv .build/lock && .build/lock/bin/pip install --quiet uv; }
 	@UV_CUSTOM_COMPILE_COMMAND='make lock' .build/lock/bin/uv pip compile pyproject.toml --all-extras \
@@ -149,4 +155,4 @@ clean: ## remove everything that was installed or built
 	find offchain scripts tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help setup up demo test test-contracts test-forge test-python test-fast coverage-contracts check format contracts \
-    slither halmos mutants audit bench-gas lock clean
+    check-python check-contracts slither halmos mutants audit bench-gas bench-relayer soak soak-sim lock clean

@@ -111,7 +111,7 @@ class LocalChain:
     async def post(self, request: Request, prompt: bytes = b"", account: int = 3) -> Hash32:
         """Put a request into the pool."""
         return await self.call(
-            account, "InferenceMarket", "requestInference", _params_of(request), prompt, value=request.escrow_wei
+            account, "InferenceMarket", "requestInference", params_of(request), prompt, value=request.escrow_wei
         )
 
     async def register_relayer(self) -> None:
@@ -260,7 +260,7 @@ def _key(index: int) -> bytes:
     return bytes(Account.from_mnemonic(MNEMONIC, account_path=f"m/44'/60'/0'/0/{index}").key)
 
 
-def _params_of(request: Request) -> tuple[Any, ...]:
+def params_of(request: Request) -> tuple[Any, ...]:
     return (
         to_checksum_address(request.relayer),
         bytes.fromhex(request.model_id[2:]),

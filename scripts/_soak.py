@@ -1,0 +1,17 @@
+"""Runs tests/soak/soak.py: `REQUESTS=2000 SEED=1 python scripts/_soak.py`."""
+
+import asyncio
+import sys
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parent.parent
+# Packages that install their own `tests` hide this repository's, which is none: pytest is who finds it by itself.
+sys.modules["tests"] = ModuleType("tests")
+sys.modules["tests"].__path__ = [str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT))
+
+from tests.soak.soak import main  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
