@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -182,6 +183,29 @@ async def test_step__reorg_took_the_record_and_is_not_indexed__is_settled_later_
         await world.settle()
         await world.settle()
         assert [await world.state(id_) for id_ in ids] == ["fulfilled", "fulfilled"]
+
+
+async def test_step__reorg_takes_a_request_while_it_is_drafted__waits_and_settles_it_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with a_world(batching=AT_ONCE) as world:
+        (id_,) = await world.serve(world.request())
+        simulate = world.chain.simulate
+
+        async def reorg_meanwhile(sender: str, calls: Sequence[Call]) -> list[CallOutcome]:
+            outcomes = await simulate(sender, calls)
+            await world.store.rewind_to(0)
+            return outcomes
+
+        monkeypatch.setattr(world.chain, "simulate", reorg_meanwhile)
+        assert not await world.settler.step()
+        assert await world.state(id_) == "withdrawn"
+        monkeypatch.undo()
+        await world.index()
+        assert await world.state(id_) == "signed"
+        await world.settle()
+        await world.settle()
+        assert await world.state(id_) == "fulfilled"
 
 
 async def test_step__time_is_over_and_the_round_not_recorded__is_set_aside() -> None:

@@ -132,7 +132,12 @@ class Settler:
         is_in_vain = bool(reason) and not drafted.items and not due
         if not drafted.drafts or is_in_vain:
             return False
-        intents = await self._sender.submit(drafted.drafts)
+        try:
+            intents = await self._sender.submit(drafted.drafts)
+        except IllegalTransition as exc:
+            # A request of the batch moved since it was read (a reorg took it, the chain closed it): draft anew.
+            log.info("batch_abandoned", cause=str(exc))
+            return False
         self._quarantine.passed(id_ for intent in intents for id_ in intent.detail.get("request_ids", ()))
         log.info("batch_sent", reason=reason, items=drafted.items, rounds=[record.round for record in rounds])
         return True
