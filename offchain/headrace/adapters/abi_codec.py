@@ -155,6 +155,8 @@ class _Event:
         return [name for name, _ in self._indexed]
 
     def args(self, topics: Sequence[str], data: str) -> dict[str, Any]:
+        if len(topics) != len(self._indexed) + 1:
+            raise MalformedData(f"{self.name} has {len(self._indexed) + 1} topics, not {len(topics)}")
         values = dict(zip(self._data_names, self._data.read(bytes.fromhex(data[2:])), strict=True))
         for (name, reader), topic in zip(self._indexed, topics[1:], strict=True):
             (values[name],) = reader.read(bytes.fromhex(topic[2:]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +10,11 @@ from typing import Any
 
 from headrace.adapters.abi_codec import CONTRACTS
 from headrace.core.errors import ConfigurationError
+from headrace.core.nesting import read_json
 from headrace.core.types import Address, Hash32
 
 SCHEMA = 1
+_ADDRESS = re.compile("0x[0-9a-fA-F]{40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,14 @@ def load_deployment(folder: Path, chain_id: int) -> Deployment:
     """
     path = folder / f"{chain_id}.json"
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except FileNotFoundError:
         raise ConfigurationError(
             f"nothing is deployed on chain {chain_id}: {path} is missing; run `ape run deploy` for that chain, or name "
             "the folder of its file in HEADRACE_CHAIN__DEPLOYMENTS"
         ) from None
     try:
-        data = json.loads(text)
+        data = read_json(content)
         if data["schema"] != SCHEMA:
             raise ConfigurationError(f"{path} is of schema {data['schema']}, not {SCHEMA}; run `ape run deploy` again")
         if data["chain_id"] != chain_id:
@@ -67,9 +69,12 @@ def load_deployment(folder: Path, chain_id: int) -> Deployment:
             contracts={name: _contract(data["contracts"][name]) for name in CONTRACTS},
             models={model["name"]: model["model_id"] for model in data["models"]},
         )
-    except (ValueError, KeyError, TypeError) as exc:
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise ConfigurationError(f"{path} is not a deployment file ({exc!r}); run `ape run deploy` again") from exc
 
 
 def _contract(entry: Mapping[str, Any]) -> DeployedContract:
-    return DeployedContract(entry["address"].lower(), entry["block"], entry["code_hash"].lower())
+    address, block, code_hash = entry["address"], entry["block"], entry["code_hash"]
+    if not isinstance(block, int) or isinstance(block, bool) or not _ADDRESS.fullmatch(address):
+        raise ValueError(f"a contract at {address!r} since block {block!r}")
+    return DeployedContract(address.lower(), block, code_hash.lower())

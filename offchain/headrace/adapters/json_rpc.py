@@ -11,7 +11,7 @@ import aiohttp
 from web3.exceptions import Web3Exception
 from web3.providers import AsyncHTTPProvider
 from web3.providers.async_base import AsyncJSONBaseProvider
-from web3.types import RPCEndpoint, RPCResponse
+from web3.types import RPCEndpoint
 
 from headrace.core.errors import ChainUnavailable, HeadraceError
 
@@ -60,7 +60,8 @@ class JsonRpc:
             ChainUnavailable: it cannot be reached.
             AnswerLost: it was reached, but no answer came.
         """
-        return _result_of(await self._guarded(method, self._provider.make_request(RPCEndpoint(method), params)))
+        answer = await self._guarded(method, self._provider.make_request(RPCEndpoint(method), params))
+        return self._result_of(method, answer)
 
     async def batch(self, method: str, many_params: Sequence[Sequence[Any]]) -> list[Any]:
         """Ask the same with several parameters, in one message."""
@@ -69,13 +70,24 @@ class JsonRpc:
         requests = [(RPCEndpoint(method), params) for params in many_params]
         answers = await self._guarded(method, self._provider.make_batch_request(requests))
         if not isinstance(answers, list):
-            _result_of(answers)
+            self._result_of(method, answers)
             raise ChainUnavailable(f"{self._endpoint} answered a batch of {method} with a single result")
-        return [_result_of(answer) for answer in answers]
+        return [self._result_of(method, answer) for answer in answers]
 
     async def close(self) -> None:
         """Close the connections."""
         await self._provider.disconnect()
+
+    def _result_of(self, method: str, response: Any) -> Any:
+        if not isinstance(response, dict):
+            raise AnswerLost(f"{self._endpoint} answered {method} with something else than JSON-RPC")
+        error = response.get("error")
+        if error is None:
+            return response.get("result")
+        if not isinstance(error, dict):
+            raise RpcError(0, str(error))
+        code = error.get("code", 0)
+        raise RpcError(code if isinstance(code, int) else 0, str(error.get("message", "")), error.get("data"))
 
     async def _guarded(self, method: str, question: Any) -> Any:
         try:
@@ -91,7 +103,8 @@ class JsonRpc:
             raise AnswerLost(f"{self._endpoint} answered {method} with HTTP {exc.status} {exc.message}") from exc
         except TimeoutError as exc:
             raise AnswerLost(f"{self._endpoint} did not answer {method} within {self._timeout_s:g} s") from exc
-        except (aiohttp.ClientError, OSError, ValueError, Web3Exception) as exc:
+        # RecursionError: JSON that is nested too deeply. TypeError: JSON that is no answer to a batch.
+        except (aiohttp.ClientError, OSError, ValueError, TypeError, RecursionError, Web3Exception) as exc:
             raise AnswerLost(f"{self._endpoint} did not answer {method}: {str(exc) or type(exc).__name__}") from exc
 
 
@@ -112,12 +125,3 @@ def name_of(url: str) -> str:
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}:{parts.port}" if parts.port else f"{parts.scheme}://{host}"
-
-
-def _result_of(response: RPCResponse) -> Any:
-    error = response.get("error")
-    if error is None:
-        return response.get("result")
-    if isinstance(error, str):
-        raise RpcError(0, error)
-    raise RpcError(int(error.get("code", 0)), str(error.get("message", "")), error.get("data"))

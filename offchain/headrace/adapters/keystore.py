@@ -21,6 +21,7 @@ from eth_utils.address import to_checksum_address
 from eth_utils.exceptions import ValidationError
 
 from headrace.core.errors import ConfigurationError, InvalidInput
+from headrace.core.nesting import read_json
 from headrace.core.types import Address, Hash32
 
 PASSWORD_VARIABLE = "HEADRACE_KEYSTORE_PASSWORD"
@@ -142,8 +143,8 @@ def open_keystore(path: Path, password: str) -> LocalSigner:
     except OSError as exc:
         raise ConfigurationError(f"the keystore {path} cannot be read: {_reason(exc)}") from None
     try:
-        document = json.loads(content)
-    except (ValueError, RecursionError):
+        document = read_json(content)
+    except ValueError:
         document = None
     if not isinstance(document, dict) or len(content) > _MAX_KEYSTORE_BYTES:
         raise ConfigurationError(f"{path} is not a keystore: it is not a JSON object of that form")

@@ -6,7 +6,6 @@ OpenAI's API tells neither a model's context nor the tokens of a prompt. llama.c
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from headrace.core.errors import BackendUnavailable, ConfigurationError, InvalidInput
+from headrace.core.nesting import read_json
 from headrace.ports import Generation
 
 API_KEY_VARIABLE = "HEADRACE_NODE__OPENAI_API_KEY"
@@ -214,8 +214,8 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 def _json(content: bytes) -> Any:
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
+        return read_json(content)
+    except ValueError:
         return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 from headrace.client.errors import Untrue
 from headrace.core.envelope import content_of, hash_payload
 from headrace.core.errors import InvalidInput
+from headrace.core.nesting import read_json
 from headrace.core.types import Hash32, ResultRef
 
 
@@ -63,7 +63,7 @@ def _text_of(content: bytes) -> str:
     """What the model said: the content itself, or the message in a chat completion."""
     text = content.decode(errors="replace")
     try:
-        choice = json.loads(text)["choices"][0]["message"]["content"]
+        choice = read_json(text)["choices"][0]["message"]["content"]
     except (ValueError, LookupError, TypeError):
         return text
     return str(choice)

@@ -8,7 +8,6 @@ that it was listed with before; and no request that was eligible at a cycle's an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -22,6 +21,7 @@ from headrace.core import typed_data
 from headrace.core.errors import InvalidInput, SignatureMismatch
 from headrace.core.events import BlockRef, ChainEvent, request_from_event
 from headrace.core.gas import required_answer_bytes
+from headrace.core.nesting import read_json
 from headrace.core.rounds import close_round, hash_snapshots, merge_decisions
 from headrace.core.scheduling import CycleInputs, CyclePlan, NodeView, WaitingRequest, plan_cycle
 from headrace.core.snapshot import decode_snapshot, from_json, policy_hash
@@ -330,7 +330,7 @@ class _Audit:
             self._find(Severity.DIFFERENCE, f"{at}heartbeat_signature", f"signed by {view.node}", f"by {signer}")
             return None
         try:
-            beat = from_json(Heartbeat, json.loads(view.heartbeat))
+            beat = from_json(Heartbeat, read_json(view.heartbeat))
         except (InvalidInput, ValueError) as exc:
             self._find(Severity.DIFFERENCE, f"{at}heartbeat", "a heartbeat that can be read", str(exc))
             return None

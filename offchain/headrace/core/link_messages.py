@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
@@ -33,6 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from headrace.core.canonical import MAX_SAFE_INTEGER, content_hash
 from headrace.core.errors import InvalidInput
 from headrace.core.gas import MAX_PROOF_BYTES
+from headrace.core.nesting import read_json
 from headrace.core.requests import PackedRequest, pack, unpack
 from headrace.core.snapshot import to_json
 from headrace.core.tasks import Accept, Delivery, Heartbeat, Refusal, RefusalReason, Task
@@ -536,8 +536,8 @@ def _mismatch(sender: str, version: int, receiver: str) -> ProtocolMismatch:
 
 def _opening_version(frame: str) -> int | None:
     try:
-        document = json.loads(frame)
-    except (ValueError, RecursionError):
+        document = read_json(frame)
+    except ValueError:
         return None
     if not isinstance(document, dict) or document.get("type") not in ("challenge", "hello"):
         return None

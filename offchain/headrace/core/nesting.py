@@ -25,7 +25,7 @@ class TooDeep(ValueError):
 
 def depth_of(text: str) -> int:
     """The most brackets that are open at once in a text. A reader that stops at an error has met no more than that."""
-    return max(accumulate(map(_STEPS.__getitem__, _FLAT.sub("", text))), default=0)
+    return max(accumulate(map(_STEPS.__getitem__, _FLAT.sub("", text)), initial=0))
 
 
 def is_too_deep(text: str) -> bool:

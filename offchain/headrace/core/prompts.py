@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.core.errors import InvalidInput
+from headrace.core.nesting import read_json
 
 MAX_MESSAGES = 256
 MAX_STOPS = 4
@@ -45,8 +46,8 @@ def prompt_text(content: bytes) -> str:
     """What was asked, for a person: the text, or the last message of a chat."""
     text = content.decode(errors="replace")
     try:
-        asked = json.loads(text)["messages"][-1]["content"]
-    except (ValueError, LookupError, TypeError, RecursionError):
+        asked = read_json(text)["messages"][-1]["content"]
+    except (ValueError, LookupError, TypeError):
         return text
     return asked if isinstance(asked, str) else text
 
@@ -58,8 +59,8 @@ def why_not_deterministic(content: bytes) -> str:
     for a node to choose.
     """
     try:
-        document = json.loads(content.decode())
-    except (ValueError, RecursionError):
+        document = read_json(content.decode())
+    except ValueError:
         return ""
     if not isinstance(document, dict) or "messages" not in document:
         return ""

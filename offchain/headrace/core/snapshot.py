@@ -7,7 +7,6 @@ field or version is refused: a replay must not guess.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import types
 from enum import IntEnum
@@ -15,6 +14,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from headrace.core.canonical import Json, canonical_json, content_hash
 from headrace.core.errors import InvalidInput
+from headrace.core.nesting import read_json
 from headrace.core.scheduling import CycleInputs, Policy
 from headrace.core.types import Hash32
 
@@ -36,8 +36,8 @@ def decode_snapshot(data: bytes) -> CycleInputs:
             type.
     """
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as exc:
+        document = read_json(data)
+    except ValueError as exc:
         raise InvalidInput(f"the snapshot is not JSON: {exc}") from exc
     if not isinstance(document, dict) or document.get("schema") != SCHEMA_VERSION or document.get("kind") != "full":
         raise InvalidInput(f"the snapshot is not of schema {SCHEMA_VERSION}, kind full")

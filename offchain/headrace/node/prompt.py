@@ -6,7 +6,6 @@ unless the prompt says otherwise the temperature is 0 and the seed 0, so that th
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 from headrace.core.canonical import MAX_SAFE_INTEGER, canonical_json
 from headrace.core.envelope import content_of
 from headrace.core.errors import InvalidInput
+from headrace.core.nesting import TooDeep, read_json
 from headrace.ports import Generation
 
 MAX_MESSAGES = 256
@@ -109,8 +109,8 @@ def _chat_document(text: str) -> dict[str, Any] | None:
     if not text.lstrip().startswith("{"):
         return None
     try:
-        document = json.loads(text, parse_constant=_refuse_constant)
-    except RecursionError:
+        document = read_json(text, parse_constant=_refuse_constant)
+    except TooDeep:
         raise InvalidInput("the prompt is JSON that is nested too deeply") from None
     except ValueError:
         return None
