@@ -78,10 +78,11 @@ test-fast: setup ## the pure core only, in seconds
 	@$(PYTEST) -q tests/core $(ARGS)
 
 # solc and Slither keep one core busy, mypy the other.
-check: setup ## formatting, lint, types, import rules, compiler warnings, contract sizes, Slither
+check: setup ## formatting, lint, types, import rules, known faults, compiler warnings, contract sizes, Slither
 	@mkdir -p .build; $(MAKE) check-contracts > .build/check.log 2>&1 & contracts=$$!; \
-	    $(MAKE) check-python; python=$$?; wait $$contracts; contracts=$$?; cat .build/check.log; \
-	    [ $$python -eq 0 ] && [ $$contracts -eq 0 ]
+	    $(MAKE) check-python; python=$$?; $(MAKE) check-audit; audit=$$?; \
+	    wait $$contracts; contracts=$$?; cat .build/check.log; \
+	    [ $$python -eq 0 ] && [ $$audit -eq 0 ] && [ $$contracts -eq 0 ]
 
 check-python: setup ## formatting, lint, types and import rules of the Python code
 	@echo '── ruff'
@@ -117,9 +118,11 @@ mutants: setup .build/slither/.stamp ## change the contracts at random and see w
 
 audit: setup ## known faults of the dependencies; asks the advisory services of PyPI and npm
 	@[ -x .build/audit/bin/pip-audit ] || { python -m venv .build/audit && .build/audit/bin/pip install --quiet pip-audit; }
-	@.build/audit/bin/pip-audit --requirement requirements.lock --requirement requirements-slither.lock \
-	    --requirement requirements-halmos.lock --disable-pip
-	@npm audit
+	@python scripts/_audit.py
+
+check-audit: setup ## the same within 20 seconds; only warns when a service cannot be asked
+	@echo '── known faults of dependencies'
+	@python scripts/_audit.py --if-reachable
 
 format: setup ## rewrite Python and Solidity into the agreed format
 	@ruff check --fix-only --quiet
