@@ -22,7 +22,7 @@ from headrace.settings import NOT_SETTINGS, PREFIX, Settings
 from scripts._parameters import parameters_of
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OPERATIONS, GLOSSARY = ROOT / "docs/operations.md", ROOT / "docs/glossary.md"
 NOT_YET = "nothing gives it yet"
 
