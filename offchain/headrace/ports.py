@@ -874,9 +874,9 @@ class Store(Protocol):
         until_s: int = 0,
         worth_wei: int = 0,
     ) -> StoredIntent:
-        """Store an intent under its sender's next nonce, max(`chain_nonce`, highest not dropped + 1), and, for
-        `submit_results`, move its requests to settling; for `request_for`, tie it to its posting. An open intent with
-        the same key is returned as it is."""
+        """Store an intent under its sender's next nonce, max(`chain_nonce`, highest one ever signed for or open + 1),
+        and, for `submit_results`, move its requests to settling; for `request_for`, tie it to its posting. One with the
+        same key that is open, or ended in a block that is not indexed yet, is returned as it is."""
         ...
 
     async def add_attempt(self, intent_id: int, attempt: StoredAttempt) -> None:
