@@ -63,3 +63,46 @@ def test_openapi__field_examples__are_valid(resource: type[schemas.Resource]) ->
     for name, field in resource.model_fields.items():
         for example in field.examples or []:
             resource.__pydantic_validator__.validate_assignment(resource.model_construct(), name, example)
+
+
+async def test_openapi__every_error__has_the_one_shape_and_a_true_example(relayer: Relayer) -> None:
+    for path, methods in (await document(relayer))["paths"].items():
+        for method, operation in methods.items():
+            refusals = {code: each for code, each in operation["responses"].items() if not code.startswith("2")}
+            assert "413" in refusals
+            assert "422" not in refusals
+            for code, response in refusals.items():
+                if (path, code) == ("/readyz", "503"):
+                    continue
+                content = response["content"]["application/json"]
+                assert content["schema"] == {"$ref": "#/components/schemas/Error"}, (method, path, code)
+                schemas.Error.model_validate(content["example"])
+                assert ("Retry-After" in response.get("headers", {})) == (code in ("429", "503"))
+
+
+async def test_openapi__what_needs_a_signature_or_the_token__says_so(relayer: Relayer) -> None:
+    whole = await document(relayer)
+    assert {name: each["scheme"] for name, each in whole["components"]["securitySchemes"].items()} == {
+        "SignedAccess": "Headrace",
+        "OperatorToken": "bearer",
+    }
+    secured = {
+        f"{method.upper()} {path}": [*operation["security"][0]]
+        for path, methods in whole["paths"].items()
+        for method, operation in methods.items()
+        if "security" in operation
+    }
+    assert secured == {
+        "POST /v1/requests/{request_id}/release": ["SignedAccess"],
+        "GET /v1/payloads/{payload_hash}": ["SignedAccess"],
+        "GET /readyz": ["OperatorToken"],
+        "GET /metrics": ["OperatorToken"],
+    }
+    for path, methods in whole["paths"].items():
+        for method, operation in methods.items():
+            is_refused = f"{method.upper()} {path}" in secured and path != "/readyz"
+            assert ("401" in operation["responses"]) == is_refused
+
+
+async def test_openapi__nothing_of_another_shape__is_left_over(relayer: Relayer) -> None:
+    assert not [name for name in (await document(relayer))["components"]["schemas"] if "Validation" in name]
