@@ -747,6 +747,10 @@ class Store(Protocol):
         """Oldest first."""
         ...
 
+    async def assignments_of(self, request_ids: Sequence[Hash32]) -> dict[Hash32, list[StoredAssignment]]:
+        """Those of each of these requests that has any, oldest first."""
+        ...
+
     async def open_assignments(self) -> list[StoredAssignment]:
         """Those in state `open` or `accepted`."""
         ...

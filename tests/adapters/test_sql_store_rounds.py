@@ -129,6 +129,7 @@ async def test_end_assignment__accept_then_failure__makes_room_for_another(store
     assert await store.open_assignments() == []
     await assign(store, id_, node=OTHER_NODE)
     first, second = await store.assignments(id_)
+    assert await store.assignments_of([id_, "0x" + "99" * 32]) == {id_: [first, second]}
     assert (first.state, first.detail, first.accept_signature) == ("failed", "out of memory", b"accept")
     assert (second.state, second.attempt, second.assignment.node) == ("open", 2, OTHER_NODE)
     entry = (await store.timeline(id_))[-2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -223,8 +224,10 @@ class Scheduler:
         for round_ in await self._store.rounds(limit=1):
             if round_.state != "open":
                 return
-            for stored in waiting:
-                tried = await self._store.assignments(stored.request_id) if stored.request.k else []
+            quorums = [stored for stored in waiting if stored.request.k]
+            assignments = await self._store.assignments_of([stored.request_id for stored in quorums])
+            for stored in quorums:
+                tried = assignments.get(stored.request_id, [])
                 if tried and tried[-1].assignment.round == round_.round:
                     log.info("quorum_needs_a_new_round", requestId=stored.request_id, round=round_.round)
                     await close(self._store, round_)
@@ -242,11 +245,11 @@ class Scheduler:
         )
         by_id = {request.request_id: request for request in inputs.requests}
         assignments: list[StoredAssignment] = []
-        attempts: dict[Hash32, int] = {}
-        for planned in plan.of_kind(DecisionKind.ASSIGNED):
+        assigned = plan.of_kind(DecisionKind.ASSIGNED)
+        tried = await self._store.assignments_of(sorted({planned.decision.request_id for planned in assigned}))
+        attempts = Counter({request_id: len(each) for request_id, each in tried.items()})
+        for planned in assigned:
             request_id = planned.decision.request_id
-            if request_id not in attempts:
-                attempts[request_id] = len(await self._store.assignments(request_id))
             attempts[request_id] += 1
             assignments.append(self._assignment(inputs, by_id[request_id], planned, attempts[request_id]))
         await self._store.add_cycle(cycle, snapshot, assignments, self._policy_hash)
@@ -290,9 +293,10 @@ class Scheduler:
 
     async def _waiting_requests(self, waiting: Sequence[StoredRequest]) -> tuple[WaitingRequest, ...]:
         held = await self._store.held_prompts({_prompt_of(stored) for stored in waiting})
+        assignments = await self._store.assignments_of([stored.request_id for stored in waiting])
         views = []
         for stored in waiting:
-            tried = await self._store.assignments(stored.request_id)
+            tried = assignments.get(stored.request_id, [])
             view = self._waiting_request(stored, tried, _prompt_of(stored) in held)
             views.append(await self._as_quorum(view, stored, tried) if stored.request.k else view)
         return tuple(sorted(views, key=lambda view: view.request_id))

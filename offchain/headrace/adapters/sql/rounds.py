@@ -172,6 +172,16 @@ class RoundStore(StorePart):
         )
         return await self._assignments(query)
 
+    async def assignments_of(self, request_ids: Sequence[Hash32]) -> dict[Hash32, list[StoredAssignment]]:
+        found: defaultdict[Hash32, list[StoredAssignment]] = defaultdict(list)
+        async with self._database.read() as connection:
+            for chunk in chunks(request_ids):
+                query = select(assignment_table).where(assignment_table.c.request_id.in_(chunk))
+                rows = await connection.execute(query.order_by(assignment_table.c.attempt))
+                for row in rows.mappings():
+                    found[row["request_id"]].append(assignment_of(row))
+        return dict(found)
+
     async def open_assignments(self) -> list[StoredAssignment]:
         query = (
             select(assignment_table)
