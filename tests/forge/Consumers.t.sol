@@ -9,7 +9,7 @@ import {IInferenceMarket} from "../../contracts/interfaces/IInferenceMarket.sol"
 import {IInferenceReceiver} from "../../contracts/interfaces/IInferenceReceiver.sol";
 import {Base} from "./Base.sol";
 import {Puppet, newPuppet} from "./Puppet.sol";
-import {VM} from "./Vm.sol";
+import {VM, Vm} from "./Vm.sol";
 
 /// InferenceConsumer and JudgedBounty, from question to prize.
 contract ConsumersTest is Base {
@@ -28,6 +28,12 @@ contract ConsumersTest is Base {
 
     receive() external payable {}
 
+    function _assertLog(Vm.Log memory entry, bytes32 event_, bytes32 id, bytes memory data) private pure {
+        VM.assertEq(entry.topics[0], event_, "event");
+        VM.assertEq(entry.topics[1], id, "id");
+        VM.assertEq(entry.data, data, "data");
+    }
+
     /// Only a YES that the model ended with pays, once, after the veto time.
     function testFuzz_bounty_paysAGoodEntryAfterTheVetoTime(bytes memory answer, bool isGood, uint40 wait) external {
         VM.assume(answer.length != 0);
@@ -41,7 +47,10 @@ contract ConsumersTest is Base {
         VM.warp(START + _bound(wait, 1 days - 2, 1 days + 2));
         bool isDue = isGood && _now() >= START + 1 days;
         if (!isDue) VM.expectRevert(abi.encodeWithSelector(JudgedBounty.NotPayable.selector, id, payableAt));
+        VM.recordLogs();
         bounty.claim(id);
+        Vm.Log[] memory logs = VM.getRecordedLogs();
+        if (isDue) _assertLog(logs[logs.length - 1], JudgedBounty.BountyPaid.selector, id, abi.encode(1 ether));
         VM.assertEq(author.balance, isDue ? 1 ether : 0, "paid");
         if (!isDue) return;
         VM.assertEq(bounty.prize(), 0, "once");
@@ -59,7 +68,11 @@ contract ConsumersTest is Base {
         bounty.veto(id);
         uint256 payableAt = START + 1 days;
         if (isLate) VM.expectRevert(abi.encodeWithSelector(JudgedBounty.TooLateToVeto.selector, id, payableAt));
+        VM.recordLogs();
         bounty.veto(id);
+        Vm.Log[] memory logs = VM.getRecordedLogs();
+        VM.assertEq(logs.length, isLate ? 0 : 1, "logs");
+        if (!isLate) _assertLog(logs[0], JudgedBounty.EntryVetoed.selector, id, "");
         VM.warp(START + 2 days);
         if (!isLate) VM.expectRevert(abi.encodeWithSelector(JudgedBounty.NotPayable.selector, id, payableAt));
         bounty.claim(id);
@@ -151,7 +164,14 @@ contract ConsumersTest is Base {
         bool isOver = _now() > until;
         if (!isOver) VM.expectRevert(abi.encodeWithSelector(JudgedBounty.StillOpen.selector, until));
         uint256 before = address(this).balance;
+        VM.recordLogs();
         bounty.reclaim();
+        Vm.Log[] memory logs = VM.getRecordedLogs();
+        VM.assertEq(logs.length, isOver ? 1 : 0, "logs");
+        if (isOver) {
+            VM.assertEq(logs[0].topics[0], JudgedBounty.PrizeReclaimed.selector, "event");
+            VM.assertEq(logs[0].data, abi.encode(1 ether), "amount");
+        }
         VM.assertEq(address(this).balance - before, isOver ? 1 ether : 0, "back to the sponsor");
     }
 
