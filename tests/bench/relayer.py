@@ -284,11 +284,14 @@ async def _make_ready(relayer: Relayer, count: int) -> None:
         await relayer.post(relayer.requests(min(900, count - start)))
         await relayer.anvil.mine()
     await relayer.index()
-    while len(tasks) < count:
+    delivered = 0
+    while delivered < count:
         async with asyncio.TaskGroup() as group:
             await relayer.scheduler.step(group)
-    for node, task in tasks:
-        await relayer.aggregator.delivered(node.deliver(task))
+        for node, task in tasks:
+            await relayer.aggregator.delivered(node.deliver(task))
+        delivered += len(tasks)
+        tasks.clear()
 
 
 async def from_end_to_end(folder: Path, seed: int, seconds: int, per_block: int) -> list[Row]:

@@ -5,7 +5,7 @@ import {Request, RequestParams, Status} from "../../contracts/Types.sol";
 import {IInferenceMarket} from "../../contracts/interfaces/IInferenceMarket.sol";
 import {Base} from "./Base.sol";
 import {Puppet, newPuppet} from "./Puppet.sol";
-import {VM} from "./Vm.sol";
+import {VM, Vm} from "./Vm.sol";
 
 /// requestInferenceFor.
 contract RequestsForTest is Base {
@@ -33,14 +33,28 @@ contract RequestsForTest is Base {
         uint256 total = market.escrowOf(params) + fee;
         _deposit(requester, total + 7);
         bytes memory signature = _signFor(params, fee, validUntil);
+        VM.recordLogs();
         VM.prank(by);
         bytes32 requestId = market.requestInferenceFor(params, prompt, requester, fee, validUntil, signature);
 
+        _assertFeeLogged(VM.getRecordedLogs(), requestId, params.relayer, fee);
         VM.assertEq(requestId, _idOf(_packed(params, requester)), "I12: the same id as when posted by itself");
         _assertStatus(_packed(params, requester), Status.PENDING);
         VM.assertEq(_credit(requester), 7, "the requester's credit");
         VM.assertEq(_credit(params.relayer), fee, "the relayer's fee");
         VM.assertEq(address(market).balance, total + 7, "no wei moved");
+    }
+
+    function _assertFeeLogged(Vm.Log[] memory logs, bytes32 requestId, address to, uint96 fee) private pure {
+        uint256 found = 0;
+        for (uint256 i = 0; i < logs.length; ++i) {
+            if (logs[i].topics[0] != IInferenceMarket.RelayerFeePaid.selector) continue;
+            ++found;
+            VM.assertEq(logs[i].topics[1], requestId, "id");
+            VM.assertEq(logs[i].topics[2], bytes32(uint256(uint160(to))), "relayer");
+            VM.assertEq(logs[i].data, abi.encode(fee), "fee");
+        }
+        VM.assertEq(found, fee == 0 ? 0 : 1, "logged");
     }
 
     /// The request exists for ever, so its signature is worth nothing a second time, also after the request ended.
