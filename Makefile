@@ -61,6 +61,10 @@ test-forge: setup ## the fuzz and invariant tests, by forge (FOUNDRY_PROFILE=dee
 	@if [ -n "$$(find tests/forge -name '*.t.sol' 2>/dev/null | head -1)" ]; then \
 	    FOUNDRY_PROFILE=$${FOUNDRY_PROFILE:-tests} $(FORGE) test; else echo 'none yet'; fi
 
+# One seed's story: ARGS='--verbose' SEEDS=1 SEED=7.
+soak-sim: setup ## many whole worlds with all faults, each from a seed (SEEDS=10000 SEED=0)
+	@python -m tests.simulation --seed $${SEED:-0} --seeds $${SEEDS:-10000} $(ARGS)
+
 # Compiled with fewer optimisations, or the lines of the code could not be told apart.
 coverage-contracts: setup ## which branches of the contracts tests/forge takes; fails below 95 %
 	@echo '── branches of the contracts (forge coverage)'
