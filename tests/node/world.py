@@ -28,7 +28,7 @@ from headrace.ports import Generation, NodeFacts
 from tests.fakes import MARKET, MODEL_ID, START_S, FakeChain, FakeClock, FakeSigner, make_request
 
 CHAIN_ID = 31337
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 MODEL = OfferedModel(MODEL_ID, "smol", 500, Price(per_prompt_kib_wei=10**12, per_thousand_tokens_wei=10**12))
 RELAYER_KEY = FakeSigner(11)
 NODE_KEY = FakeSigner(22)
