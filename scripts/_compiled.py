@@ -3,6 +3,7 @@
 Ape compiles a contract again when its own file changes, but not when only a library that it imports does.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -30,13 +31,16 @@ class Compiled:
 def compiled_contracts() -> dict[str, Compiled]:
     """Return the contracts and interfaces by name."""
     sources_hash = _sources_hash()
-    cached = _read_cache()
-    if cached.get("sources") != sources_hash:
-        cached = {"sources": sources_hash, "contracts": _compile()}
-        _CACHE.parent.mkdir(exist_ok=True)
-        draft = _CACHE.with_suffix(f".{os.getpid()}.tmp")
-        draft.write_text(json.dumps(cached), encoding="utf-8")
-        draft.replace(_CACHE)
+    _CACHE.parent.mkdir(exist_ok=True)
+    # Of several that begin at once, one compiles.
+    with _CACHE.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        cached = _read_cache()
+        if cached.get("sources") != sources_hash:
+            cached = {"sources": sources_hash, "contracts": _compile()}
+            draft = _CACHE.with_suffix(f".{os.getpid()}.tmp")
+            draft.write_text(json.dumps(cached), encoding="utf-8")
+            draft.replace(_CACHE)
     return {
         name: Compiled(entry["abi"], bytes.fromhex(entry["creation_code"]))
         for name, entry in cached["contracts"].items()

@@ -18,6 +18,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 VECTORS_DIR = Path(__file__).parent / "vectors" / "reference"
 
+_FIRST = ("e2e", "simulation")
+
 REQUIRED_FILES = frozenset({"priority.json", "route_cost.json", "schedule_round.json", "dual_queue.json"})
 """The scheduling files: a folder without one of them is refused. Other files may be absent."""
 
@@ -47,11 +49,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Keep the tests of a file, or of one running stack, together when there are several workers (`-n`)."""
     if not hasattr(config, "workerinput"):
         return
-    # First what waits more than it works.
-    items.sort(key=lambda item: "e2e" not in item.path.parts)
+    # First what waits more than it works, then what takes long without a pause: the rest fills the gaps at the end.
+    items.sort(
+        key=lambda item: next((rank for rank, part in enumerate(_FIRST) if part in item.path.parts), len(_FIRST))
+    )
     for item in items:
         own = "stack" not in item.fixturenames or _is_of_module(item, "stack")
-        item.add_marker(pytest.mark.xdist_group(str(item.path) if own else "stack"))
+        group = item.nodeid if "simulation" in item.path.parts else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group if own else "stack"))
 
 
 def _is_of_module(item: pytest.Item, fixture: str) -> bool:

@@ -25,7 +25,8 @@ from headrace.core import typed_data
 from headrace.core.types import Address, Hash32, Request
 
 ROOT = Path(__file__).parents[1]
-BUILD = ROOT / ".build" / "tests"
+# Where `make check` compiles, so that it is done once.
+BUILD = ROOT / ".build" / "check"
 # In the order of their deployment, with their folders under contracts/.
 CONTRACTS = {
     "StakeManager": "",
@@ -155,7 +156,7 @@ async def local_chain(*arguments: str) -> AsyncIterator[LocalChain]:
 def compiled(name: str) -> dict[str, Any]:
     """ABI and bytecode of a contract, compiled when a source has changed."""
     _compile()
-    artifact = json.loads((BUILD / "out" / f"{name}.sol" / f"{name}.json").read_text())
+    artifact = json.loads((BUILD / f"{name}.sol" / f"{name}.json").read_text())
     return {"abi": artifact["abi"], "bytecode": artifact["bytecode"]["object"]}
 
 
@@ -166,9 +167,9 @@ def _compile() -> None:
     with (BUILD / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         command = [
-            *(ROOT / "node_modules/.bin/forge", "build"),
+            *(ROOT / "scripts/_bin/forge", "build"),
             *(f"contracts/{folder}{each}.sol" for each, folder in {**CONTRACTS, **HELPERS}.items()),
-            *("--out", BUILD / "out", "--cache-path", BUILD / "cache"),
+            *("--out", BUILD, "--cache-path", BUILD / "cache"),
         ]
         done = subprocess.run(
             [str(part) for part in command],
