@@ -298,7 +298,6 @@ async def from_end_to_end(folder: Path, seed: int, seconds: int, per_block: int)
     """A block a second, requests in each; how long an eligible one waits for its task, and how many are settled."""
     async with a_relayer(folder, seed, BatchPolicy(max_items=350, max_age_ms=500)) as relayer:
         eligible_at: dict[Hash32, float] = {}
-        waiting: set[Hash32] = set()
         confirm = relayer.store.confirm_up_to
 
         async def confirm_and_note(number: int, at_ms: int) -> int:
@@ -331,7 +330,6 @@ async def from_end_to_end(folder: Path, seed: int, seconds: int, per_block: int)
             posted += await relayer.post(relayer.requests(per_block))
             await asyncio.sleep(max(0.0, started_s + second + 1 - time.perf_counter()))
             await relayer.anvil.mine()
-        waiting.update(posted)
         in_time = await relayer.fulfilled()
         elapsed_s = time.perf_counter() - started_s
         for _ in range(120):

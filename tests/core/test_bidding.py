@@ -54,6 +54,7 @@ def test_higher_bid__any_market__is_what_every_pool_takes(last: Bid, quote: GasQ
     assert bid.max_fee_wei >= market_bid(quote).max_fee_wei
     assert bid.tip_wei >= quote.tip_wei
     assert bid.max_fee_wei >= bid.tip_wei
+    assert bid.max_fee_wei >= quote.price_wei
 
 
 @given(

@@ -11,12 +11,9 @@ from hypothesis import strategies as st
 from headrace.core.self_settlement import (
     SelfSettlementPolicy,
     Settlement,
-    SettlementAttempt,
     SettlementState,
     Step,
-    first_bid,
     free_nonce,
-    higher_bid,
     is_miss_provable,
     is_worth,
     next_step,
@@ -195,7 +192,7 @@ def test_is_worth__by_default__covers_its_gas() -> None:
     assert not is_worth(POLICY, 99, 100)
 
 
-# Nonces and bids
+# Nonces
 
 
 @given(st.integers(0, 50), st.sets(st.integers(0, 60)))
@@ -204,16 +201,3 @@ def test_free_nonce__is_the_lowest_that_nobody_has(mined: int, taken: set[int]) 
     assert nonce >= mined
     assert nonce not in taken
     assert set(range(mined, nonce)) <= taken
-
-
-@given(quotes, quotes, st.integers(1, 6))
-def test_bids__each_replacement__is_one_that_nodes_take(first: GasQuote, later: GasQuote, times_: int) -> None:
-    max_fee_wei, tip_wei = first_bid(first)
-    assert max_fee_wei >= first.price_wei
-    for _ in range(times_):
-        last = SettlementAttempt("0x" + "22" * 32, b"", max_fee_wei, tip_wei, 0)
-        max_fee_wei, tip_wei = higher_bid(last, later)
-        assert max_fee_wei * 10 >= last.max_fee_wei * 11
-        assert tip_wei * 10 >= last.tip_wei * 11
-        assert max_fee_wei >= later.price_wei
-        assert max_fee_wei >= tip_wei

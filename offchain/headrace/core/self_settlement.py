@@ -13,8 +13,6 @@ from enum import StrEnum
 from headrace.core.fees import BPS, charged_gas_price_wei, payout
 from headrace.core.types import ZERO_ADDRESS, Address, GasQuote, Hash32, MarketTerms, Mode, Pending, Request, Status
 
-_REPLACEMENT_BPS = 11_250  # a node takes a replacement from 10 % more of both fees on
-
 
 class SettlementState(StrEnum):
     """Where the settling of an answer stands at its node."""
@@ -200,18 +198,3 @@ def free_nonce(mined: int, taken: Collection[int]) -> int:
     while nonce in taken:
         nonce += 1
     return nonce
-
-
-def first_bid(quote: GasQuote) -> tuple[int, int]:
-    """Maximum fee and tip of a first attempt, in wei. Twice the base fee survives six full blocks (EIP-1559)."""
-    return 2 * quote.base_fee_wei + quote.tip_wei, quote.tip_wei
-
-
-def higher_bid(last: SettlementAttempt, quote: GasQuote) -> tuple[int, int]:
-    """Maximum fee and tip of an attempt that replaces another: an eighth more of both at least."""
-    max_fee_wei, tip_wei = first_bid(quote)
-    return max(max_fee_wei, _raised(last.max_fee_wei)), max(tip_wei, _raised(last.tip_wei))
-
-
-def _raised(fee_wei: int) -> int:
-    return -(-fee_wei * _REPLACEMENT_BPS // BPS)

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import structlog
 
+from headrace.core.bidding import Bid, higher_bid, market_bid
 from headrace.core.errors import HeadraceError, InvalidInput, Refused, Unavailable
 from headrace.core.events import BlockRef
 from headrace.core.fees import BPS
@@ -27,9 +28,7 @@ from headrace.core.self_settlement import (
     SettlementState,
     Step,
     Verdict,
-    first_bid,
     free_nonce,
-    higher_bid,
     is_miss_provable,
     is_worth,
     next_step,
@@ -232,9 +231,9 @@ class SelfSettler:
 
     async def _begin(self, settlement: Settlement, pending: Pending) -> None:
         plan = await self._plan(settlement, pending, None)
-        bid = first_bid(plan.quote)
+        bid = market_bid(plan.quote)
         payer = self._payer.address
-        needed_wei = plan.gas_limit * bid[0]
+        needed_wei = plan.gas_limit * bid.max_fee_wei
         balance_wei = await self._chain.balance_wei(payer)
         if balance_wei < needed_wei:
             raise _NotNow(_unfunded(payer, balance_wei, needed_wei))
@@ -245,7 +244,7 @@ class SelfSettler:
         self._taken.add(nonce)
         await self._send(opened, bid)
 
-    async def _plan(self, settlement: Settlement, pending: Pending, bid: tuple[int, int] | None) -> _Plan:
+    async def _plan(self, settlement: Settlement, pending: Pending, bid: Bid | None) -> _Plan:
         """What to send, at the chain's present prices or at a bid.
 
         Raises:
@@ -255,7 +254,7 @@ class SelfSettler:
         task, entry, result = await self._answer(settlement)
         request, quote = task.request, await self._chain.gas_quote()
         if bid is not None:
-            quote = GasQuote(quote.base_fee_wei, bid[1])
+            quote = GasQuote(quote.base_fee_wei, bid.tip_wei)
         reason = ""
         for payload in payloads_to_try(request, entry.payload):
             load = _load(self._terms, request, payload, entry.proof)
@@ -333,21 +332,19 @@ class SelfSettler:
         if last is None and settlement.payer != self._payer.address:
             await self._step_back(settlement, f"the payer was {settlement.payer}", reverted=False)
         elif last is None:
-            await self._send(settlement, first_bid(await self._chain.gas_quote()))
+            await self._send(settlement, market_bid(await self._chain.gas_quote()))
         elif (bid := await self._replacement(settlement, last, pending)) is not None:
             await self._send(settlement, bid)
         else:
             await self._broadcast(last)
 
-    async def _replacement(
-        self, settlement: Settlement, last: SettlementAttempt, pending: Pending
-    ) -> tuple[int, int] | None:
+    async def _replacement(self, settlement: Settlement, last: SettlementAttempt, pending: Pending) -> Bid | None:
         """A higher bid, when the last was not taken for long and a higher one is still worth it."""
         waited_ms = self._clock.now_ms() - last.created_at_ms
         is_due = waited_ms >= self._policy.replace_after_ms and len(settlement.attempts) < self._policy.max_attempts
         if not is_due or settlement.payer != self._payer.address:
             return None
-        bid = higher_bid(last, await self._chain.gas_quote())
+        bid = higher_bid(Bid(last.max_fee_wei, last.tip_wei), await self._chain.gas_quote())
         try:
             await self._plan(settlement, pending, bid)
         except _NotNow:
@@ -369,9 +366,8 @@ class SelfSettler:
         self._passed_since.pop(settlement.request_id, None)
         self._taken.discard(settlement.nonce)
 
-    async def _send(self, settlement: Settlement, bid: tuple[int, int]) -> None:
+    async def _send(self, settlement: Settlement, bid: Bid) -> None:
         """Sign, write down, send."""
-        max_fee_wei, tip_wei = bid
         self._require_signable(settlement.data, settlement.gas_limit, bid)
         raw, transaction_hash = self._payer.sign_transaction(
             {
@@ -382,17 +378,17 @@ class SelfSettler:
                 "data": settlement.data,
                 "value": 0,
                 "gas": settlement.gas_limit,
-                "maxFeePerGas": max_fee_wei,
-                "maxPriorityFeePerGas": tip_wei,
+                "maxFeePerGas": bid.max_fee_wei,
+                "maxPriorityFeePerGas": bid.tip_wei,
             }
         )
-        attempt = SettlementAttempt(transaction_hash, raw, max_fee_wei, tip_wei, self._clock.now_ms())
+        attempt = SettlementAttempt(transaction_hash, raw, bid.max_fee_wei, bid.tip_wei, self._clock.now_ms())
         await self._settlements.add_attempt(settlement.request_id, settlement.nonce, attempt)
         log.info("self_settlement_sent", transaction=transaction_hash, nonce=settlement.nonce, payer=settlement.payer)
         await self._broadcast(attempt)
 
-    def _require_signable(self, data: bytes, gas_limit: int, bid: tuple[int, int]) -> None:
-        require_signable(self._guard, Unsigned(self._chain.market, data, 0, gas_limit, bid[0]))
+    def _require_signable(self, data: bytes, gas_limit: int, bid: Bid) -> None:
+        require_signable(self._guard, Unsigned(self._chain.market, data, 0, gas_limit, bid.max_fee_wei))
 
     async def _broadcast(self, attempt: SettlementAttempt) -> None:
         try:

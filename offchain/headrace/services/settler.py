@@ -80,7 +80,6 @@ class Settler:
         self.wake = Wake()
         self._chain = chain
         self._store = store
-        self._link = link
         self._sender = sender
         self._clock = clock
         self._signer = signer
