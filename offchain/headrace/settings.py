@@ -64,8 +64,10 @@ class BatchSettings(Section):
 
 
 class PolicySettings(Section):
-    """The published numbers of the scheduling policy; their hash is in each round's record."""
+    """The published numbers of the scheduling policy; their hash is in each round's record. `spread` gives
+    a node as many requests a cycle as it has free places; `reference` one, however many."""
 
+    name: Literal["spread", "reference"] = "spread"
     realtime_capacity: int = Field(default=200, ge=1)
     bulk_capacity: int = Field(default=1_000, ge=1)
     realtime_streak: int = Field(default=20, ge=1)

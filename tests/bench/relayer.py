@@ -196,7 +196,7 @@ async def _wire(
         metrics,
         terms,
         models,
-        Policy(),
+        Policy(name="spread"),
         await chain.next_round(signer.address),
         rounds,
         SchedulerSettings(),

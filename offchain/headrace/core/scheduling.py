@@ -5,6 +5,10 @@ each request to its cheapest node that is still free, one request a node and cyc
 `tests/vectors/reference/schedule_round.json` exactly. On top of it stand the filters that the protocol needs: price
 cap, gas budget, probation, nodes that failed the request before, silent nodes.
 
+Policy `spread` has the same order, lanes and filters, and gives a node as many requests a cycle as it has free places. Its
+routes cost reward, gas and time: the node's median time, up to twice as long when all its places are taken, at the price
+of a second that the request's own priority fee sets. So requests go to where it is free, and of equals to the cheapest.
+
 A quorum is placed whole or not at all: on its k cheapest nodes of different owners, each for the highest of their
 prices, since the market pays all k of a result alike. Listed again after a miss or dissent, it keeps the nodes that the
 snapshot names and gets new ones beside them, at most n nodes in all.
@@ -40,6 +44,10 @@ WEI_PER_ETH = 10**18
 LISTINGS_AN_ASSIGNMENT = 2
 """How often a quorum is listed at most, times the assignments that the policy allows a single request. Each listing is
 in a round of its own, whose record only the relayer pays for."""
+REFERENCE, SPREAD = "reference", "spread"
+_POLICIES = frozenset({(REFERENCE, "strict"), (SPREAD, "strict")})
+LEAST_DELAY_WEI_PER_S = 10**12
+"""What a second of waiting is taken to cost when a request pays nothing for its turn. Policy `spread`."""
 RELEASE_MARGIN_S = 30
 """How long after a release ended a request stays unassigned: a cancel may be in a block that is not seen yet."""
 
@@ -181,12 +189,12 @@ class CyclePlan:
 @dataclass(frozen=True, slots=True)
 class _Route:
     node: NodeView
-    cost_eth: float
+    cost: float | int  # by which routes are compared: in ether, of `spread` in wei
     reward_wei: int
 
     @property
     def cost_wei(self) -> int:
-        return round(self.cost_eth * WEI_PER_ETH)
+        return self.cost if isinstance(self.cost, int) else round(self.cost * WEI_PER_ETH)
 
 
 def plan_cycle(inputs: CycleInputs) -> CyclePlan:
@@ -199,7 +207,7 @@ def plan_cycle(inputs: CycleInputs) -> CyclePlan:
         InvalidInput: the policy is none that this version has. A replay must not take another for it.
     """
     named = (inputs.policy.name, inputs.policy.lanes)
-    if named != ("reference", "strict"):
+    if named not in _POLICIES:
         raise InvalidInput(f"there is no policy {named[0]} with lanes {named[1]} in this version")
     cycle = _Cycle(inputs)
     return cycle.run()
@@ -286,9 +294,17 @@ class _Cycle:
             self._skip(request, self._why_no_route(request))
             return False
         best, *others = routes
-        self._free.pop(best.node.node)
+        self._take(best.node.node)
         self._decide(request, DecisionKind.ASSIGNED, Reason.LOWEST_COST, self._score(request), best, *others[:1])
         return True
+
+    def _take(self, key: Address) -> None:
+        """A node was given a request."""
+        node = replace(self._nodes[key], in_flight=self._nodes[key].in_flight + 1)
+        if self._inputs.policy.name == REFERENCE or node.in_flight >= node.max_in_flight:
+            self._free.pop(key)
+        else:
+            self._nodes[key] = node
 
     def _place_quorum(self, request: WaitingRequest) -> bool:
         kept = self._kept_routes(request)
@@ -304,7 +320,7 @@ class _Cycle:
                 alike = replace(route, reward_wei=reward_wei)
                 self._decide(request, DecisionKind.ASSIGNED, reason, self._score(request), alike, *others[:1])
         for route in spares:
-            self._free.pop(route.node.node)
+            self._take(route.node.node)
         return True
 
     def _kept_routes(self, request: WaitingRequest) -> list[_Route]:
@@ -317,7 +333,7 @@ class _Cycle:
         for node in (self._nodes[key] for key in request.kept_nodes if key in self._nodes):
             is_of_another_owner = all(route.node.owner != node.owner for route in routes)
             if is_of_another_owner and not any(excludes(request, node) for excludes in lasting):
-                routes.append(_Route(node, 0.0, _reward(request, node)))
+                routes.append(_Route(node, 0, _reward(request, node)))
         return routes[: request.k]
 
     def _spares(self, request: WaitingRequest, kept: Sequence[_Route], routes: Sequence[_Route]) -> list[_Route] | None:
@@ -390,17 +406,26 @@ class _Cycle:
         """All routes over some nodes, cheapest first; of equals the one whose node comes first."""
         candidates = (self._nodes[key] for key in among)
         routes = [route for node in candidates if (route := self._route(request, node)) is not None]
-        routes.sort(key=lambda route: route.cost_eth)
+        routes.sort(key=lambda route: route.cost)
         return routes
 
     def _route(self, request: WaitingRequest, node: NodeView) -> _Route | None:
         if any(excludes(request, node) for excludes, _ in self._filters()):
             return None
+        if self._inputs.policy.name == SPREAD:
+            return _Route(node, self._spread_cost_wei(request, node), _reward(request, node))
         gas_price_gwei = self._inputs.gas.price_wei / WEI_PER_GWEI
         reference = find_route(_reference_request(request), self._references[node.node], gas_price_gwei)
         if reference is None:
             return None
         return _Route(node, reference.total_cost_eth, _reward(request, node))
+
+    def _spread_cost_wei(self, request: WaitingRequest, node: NodeView) -> int:
+        left_s = max(1, request.deadline_s - self._inputs.now_ms // 1000)
+        delay_wei_per_s = max(LEAST_DELAY_WEI_PER_S, request.priority_fee_wei // left_s)
+        places = max(1, node.max_in_flight)
+        expected_ms = node.avg_latency_ms * (places + min(node.in_flight, places)) // places
+        return _reward(request, node) + self._gas_charge_wei(request) + expected_ms * delay_wei_per_s // 1000
 
     def _filters(self) -> Sequence[tuple[Callable[[WaitingRequest, NodeView], bool], Reason]]:
         """Each excludes a node for a request; in the order in which their reasons count."""
