@@ -179,11 +179,18 @@ class FakeSigner:
     def address(self) -> Address:
         return self._key.public_key.to_address()
 
-    def sign_digest(self, digest: bytes) -> bytes:
-        signature = self._key.sign_msg_hash(digest).to_bytes()
+    def sign_digest(self, digest_: bytes) -> bytes:
+        signature = self._key.sign_msg_hash(digest_).to_bytes()
         return signature[:64] + bytes([signature[64] + 27])
 
-    def sign_transaction(self, transaction: Mapping[str, Any]) -> tuple[bytes, Hash32]:
+    async def sign_typed(self, domain: Domain, struct_hash: bytes) -> bytes:
+        return self.sign_digest(digest(domain, struct_hash))
+
+    async def sign_transaction(self, transaction: Mapping[str, Any]) -> tuple[bytes, Hash32]:
+        return self.transaction(transaction)
+
+    def transaction(self, transaction: Mapping[str, Any]) -> tuple[bytes, Hash32]:
+        """As `sign_transaction`, at once."""
         signed = Account.sign_transaction(
             {**transaction, "to": to_checksum_address(transaction["to"])}, self._key.to_bytes()
         )

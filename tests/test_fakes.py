@@ -15,7 +15,7 @@ RECORD = RoundRecord(1, ZERO_HASH, ZERO_HASH, ZERO_HASH, 1, ZERO_HASH, 1, 0, 0)
 
 
 def sign(signer: FakeSigner, call: Call, nonce: int, tip_wei: int = GWEI) -> tuple[bytes, str]:
-    return signer.sign_transaction(
+    return signer.transaction(
         {
             "chainId": 31337,
             "nonce": nonce,

@@ -17,6 +17,7 @@ from headrace.core.postings import PostingState
 from headrace.core.scheduling import Anchor, CyclePlan, Offer
 from headrace.core.submissions import Submission
 from headrace.core.tasks import Accept, Delivery, LinkedNode, Refusal, Task
+from headrace.core.typed_data import Domain
 from headrace.core.types import (
     ZERO_ADDRESS,
     ZERO_HASH,
@@ -47,19 +48,29 @@ class Clock(Protocol):
 
 
 class Signer(Protocol):
-    """A secp256k1 key that can be used but not read."""
+    """A secp256k1 key that can be used but not read, here or at another machine. It signs the types of this program
+    and transactions, and nothing else. Calls may overlap."""
 
     @property
     def address(self) -> Address:
         """Its address, lower case."""
         ...
 
-    def sign_digest(self, digest: bytes) -> bytes:
-        """65 bytes r ‖ s ‖ v (27 or 28) over 32 bytes."""
+    async def sign_typed(self, domain: Domain, struct_hash: bytes) -> bytes:
+        """65 bytes r ‖ s ‖ v (27 or 28) over typed data (EIP-712).
+
+        Raises:
+            SignerUnavailable: there is no signature now; nothing was signed that anyone has.
+        """
         ...
 
-    def sign_transaction(self, transaction: Mapping[str, Any]) -> tuple[bytes, Hash32]:
-        """Raw bytes and hash of a signed EIP-1559 transaction."""
+    async def sign_transaction(self, transaction: Mapping[str, Any]) -> tuple[bytes, Hash32]:
+        """Raw bytes and hash of a signed EIP-1559 transaction.
+
+        Raises:
+            InvalidInput: it is none that can be signed.
+            SignerUnavailable: there is no signature now; nothing was signed that anyone has.
+        """
         ...
 
 
@@ -942,6 +953,24 @@ class StoredFault:
     transaction_hash: Hash32  # of the last try, if there was one
     found_at_ms: int
     tried_at_ms: int
+
+
+class RecoveryStore(Store, Protocol):
+    """What a relayer's own store says of whether it has all that its relayer signed."""
+
+    async def is_behind(self) -> bool:
+        """Whether it is a copy that was made by a backup, or the chain has a record of a round that it never decided,
+        and this has not been written down yet."""
+        ...
+
+    async def last_lost_round(self) -> StoredRound | None:
+        """The lost round of the greatest number, whose `opened_at_ms` is when the loss was seen here; None = none."""
+        ...
+
+    async def seal_lost_rounds(self, records: Sequence[RoundRecord], at_ms: int) -> None:
+        """Close these rounds with these records, unless they are closed already: they take no more decisions. From here
+        on the store is not behind."""
+        ...
 
 
 class WatchStore(Store, Protocol):

@@ -300,7 +300,7 @@ async def test_batch__proofs__is_within_its_count(bench: Bench) -> None:
     await bench.post(*requests)
     items = []
     for request in requests:
-        proof = attester.prove(bench.id_of(request), NODE, "0x" + keccak(b"said").hex())
+        proof = await attester.prove(bench.id_of(request), NODE, "0x" + keccak(b"said").hex())
         items.append(Item(request, b"said", proof))
         assert await bench.chain.is_verified(request, NODE, "0x" + keccak(b"said").hex(), proof)
     await bench.settle(items)
@@ -335,7 +335,7 @@ async def test_batch__at_the_cap_with_callbacks_that_burn_all_their_gas__settles
     verified = bench.request(50, fresh(50), mode=Mode.VERIFIER, verifier=attester.verifier)
     plain = [bench.request(number, fresh(number)) for number in range(100, 160)]
     await bench.post(*burners, verified, *plain)
-    proof = attester.prove(bench.id_of(verified), NODE, "0x" + keccak(b"said").hex())
+    proof = await attester.prove(bench.id_of(verified), NODE, "0x" + keccak(b"said").hex())
     all_items = [
         *(Item(request, b"said") for request in burners),
         Item(verified, b"said", proof),
@@ -364,7 +364,7 @@ async def test_charge__attested_proof__is_within_what_it_is_counted_with(bench: 
     plain = bench.request(1, fresh(1))
     verified = replace(plain, mode=Mode.VERIFIER, verifier=attester.verifier, salt=2)
     await bench.post(plain, verified)
-    proof = attester.prove(bench.id_of(verified), NODE, "0x" + keccak(b"said").hex())
+    proof = await attester.prove(bench.id_of(verified), NODE, "0x" + keccak(b"said").hex())
     extra = await bench.charged_gas(Item(verified, b"said", proof)) - await bench.charged_gas(Item(plain, b"said"))
     assert 0.4 * ATTESTED_VERIFIER_GAS < extra <= ATTESTED_VERIFIER_GAS
 

@@ -36,7 +36,7 @@ TRANSACTION: dict[str, Any] = {
 
 
 @pytest.fixture
-def signer() -> Signer:
+def signer() -> LocalSigner:
     return LocalSigner(bytes.fromhex(KEY[2:]))
 
 
@@ -47,34 +47,35 @@ def keystore(tmp_path: Path) -> Path:
     return path
 
 
-def test_signs_digests_that_recover_to_its_address(signer: Signer) -> None:
+async def test_signs_what_recovers_to_its_address(signer: Signer) -> None:
+    domain = Domain(31337, "0x" + "a1" * 20)
     for number in range(20):
         message = number.to_bytes(32, "big")
-        assert signer_of(message, signer.sign_digest(message)) == signer.address
+        assert signer_of(digest(domain, message), await signer.sign_typed(domain, message)) == signer.address
 
 
-def test_signs_what_a_wallet_signs(signer: Signer) -> None:
+async def test_signs_what_a_wallet_signs(signer: Signer) -> None:
     domain = Domain(31337, "0x" + "a1" * 20)
     message = {"requestId": b"\x22" * 32, "relayer": "0x" + "b1" * 20, "round": 3, "deadline": 99}
-    ours = signer.sign_digest(digest(domain, hash_accept("0x" + "22" * 32, "0x" + "b1" * 20, 3, 99)))
+    ours = await signer.sign_typed(domain, hash_accept("0x" + "22" * 32, "0x" + "b1" * 20, 3, 99))
     wallet = Account.sign_typed_data(KEY, full_message=typed_message(domain, "Accept", message))
     assert ours == bytes(wallet.signature)
 
 
-def test_signs_transactions(signer: Signer) -> None:
-    raw, transaction_hash = signer.sign_transaction(TRANSACTION)
+async def test_signs_transactions(signer: Signer) -> None:
+    raw, transaction_hash = await signer.sign_transaction(TRANSACTION)
     assert Account.recover_transaction(raw).lower() == signer.address
     assert transaction_hash.startswith("0x") and len(transaction_hash) == 66
 
 
 @pytest.mark.parametrize("change", [{"to": "0xzz"}, {"nonce": "seven"}, {"bogus": 1}, {"from": "0x" + "00" * 20}])
-def test_refuses_a_transaction_that_is_none(signer: Signer, change: dict[str, Any]) -> None:
+async def test_refuses_a_transaction_that_is_none(signer: Signer, change: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput) as caught:
-        signer.sign_transaction({**TRANSACTION, **change})
+        await signer.sign_transaction({**TRANSACTION, **change})
     assert KEY[2:] not in _everything(caught.value)
 
 
-def test_refuses_a_digest_of_another_length(signer: Signer) -> None:
+def test_refuses_a_digest_of_another_length(signer: LocalSigner) -> None:
     with pytest.raises(InvalidInput, match="32 bytes"):
         signer.sign_digest(b"short")
 

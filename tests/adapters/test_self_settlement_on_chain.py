@@ -227,7 +227,7 @@ async def test_submitter__record_and_batch__count_as_the_relayers(anvil: LocalCh
     record = RoundRecord(1, "0x" + "11" * 32, ZERO_HASH, ZERO_HASH, 1, ZERO_HASH, 1, 0, 0)
     sets = [result_set(chain, task.request, task.assignment)]
     submitting = Submitting(chain, ChainClock(await anvil.now_s()), relayer, PAYER.address)
-    calls = [submitting.record_round_call(record), submitting.submit_results_call(sets)]
+    calls = [await submitting.record_round_call(record), await submitting.submit_results_call(sets)]
     assert [call.data[:4] for call in calls] == [selectors()[name] for name in ("recordRound", "submitResultsFor")]
     recorded, settled = await chain.simulate(PAYER.address, calls)
     assert (recorded.error, settled.error) == ("", "")
@@ -237,7 +237,7 @@ async def test_submitter__record_and_batch__count_as_the_relayers(anvil: LocalCh
     assert stolen.succeeded  # a record says the same whoever brings it
     assert "NotSubmitter" in refused.error
     lapsed = Submitting(chain, ChainClock(await anvil.now_s() - 4_000), relayer, PAYER.address)
-    (late,) = await chain.simulate(PAYER.address, [lapsed.submit_results_call(sets)])
+    (late,) = await chain.simulate(PAYER.address, [await lapsed.submit_results_call(sets)])
     assert "SignatureExpired" in late.error
 
 

@@ -131,7 +131,7 @@ async def test_attestation_of__no_contract_there__says_so(chain: Web3Chain) -> N
 async def test_is_verified__attested_key__until_it_is_revoked(anvil: LocalChain, chain: Web3Chain) -> None:
     attester = Attester(KEY, CHAIN_ID, chain.attested_key_verifier)
     request = request_for(attester.verifier, model_id=anvil.deployment.models["tiny"])
-    proof = attester.prove(request_id(request, CHAIN_ID, chain.market), NODE, RESULT_HASH)
+    proof = await attester.prove(request_id(request, CHAIN_ID, chain.market), NODE, RESULT_HASH)
     assert not await chain.is_verified(request, NODE, RESULT_HASH, proof)
     key, model_id = to_checksum_address(KEY.address), bytes.fromhex(request.model_id[2:])
     await anvil.call(0, "AttestedKeyVerifier", "attest", key, model_id, await anvil.now_s() + DAY_S)

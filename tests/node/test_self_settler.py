@@ -567,5 +567,5 @@ async def test_run__chain_gone_and_back__goes_on(tmp_path: Path, capsys: pytest.
 async def take_nonce(world: World, nonce: int) -> None:
     """Something else uses the payer's key."""
     fields = {"type": 2, "chainId": world.chain.chain_id, "nonce": nonce, "to": PAYER, "value": 1, "gas": 21_000}
-    raw, _ = PAYER_KEY.sign_transaction({**fields, "maxFeePerGas": 10**10, "maxPriorityFeePerGas": 10**9, "data": b""})
+    raw, _ = PAYER_KEY.transaction({**fields, "maxFeePerGas": 10**10, "maxPriorityFeePerGas": 10**9, "data": b""})
     await world.chain.send_raw(raw)

@@ -303,7 +303,7 @@ async def test_step__nonce_taken_by_a_stranger__is_sent_anew() -> None:
         made.world.chain.drop_pool()
         call = {"to": "0x" + "99" * 20, "data": b"", "value": 0, "nonce": 0, "chainId": 31337, "type": 2}
         gas = {"gas": 21_000, "maxFeePerGas": 9 * GWEI, "maxPriorityFeePerGas": GWEI}
-        await made.world.chain.send_raw(made.world.signer.sign_transaction({**call, **gas})[0])
+        await made.world.chain.send_raw(made.world.signer.transaction({**call, **gas})[0])
         made.world.chain.mine()
         for _ in range(4):
             await made.block()

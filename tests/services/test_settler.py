@@ -100,7 +100,7 @@ async def test_step__nonces_taken_by_another_transaction_of_the_key__are_drafted
         for intent in await world.store.open_intents():
             foreign = {"type": 2, "chainId": world.chain.chain_id, "nonce": intent.nonce, "to": world.signer.address}
             foreign |= {"value": 1, "gas": 21_000, "maxFeePerGas": 10**10, "maxPriorityFeePerGas": 10**9, "data": b""}
-            await world.chain.send_raw(world.signer.sign_transaction(foreign)[0])
+            await world.chain.send_raw(world.signer.transaction(foreign)[0])
         world.chain.mine()
         await world.settler.step()
         assert await world.state(id_) == "settling", "a receipt may only be late"

@@ -46,9 +46,9 @@ class MortalSigner(FakeSigner):
         super().__init__(number)
         self._weather = weather
 
-    def sign_transaction(self, transaction: Mapping[str, Any]) -> tuple[bytes, Hash32]:
+    async def sign_transaction(self, transaction: Mapping[str, Any]) -> tuple[bytes, Hash32]:
         self._weather.hazard()
-        signed = super().sign_transaction(transaction)
+        signed = await super().sign_transaction(transaction)
         self._weather.hazard()
         return signed
 

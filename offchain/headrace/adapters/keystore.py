@@ -22,6 +22,7 @@ from eth_utils.exceptions import ValidationError
 
 from headrace.core.errors import ConfigurationError, InvalidInput
 from headrace.core.nesting import read_json
+from headrace.core.typed_data import Domain, digest
 from headrace.core.types import Address, Hash32
 
 PASSWORD_VARIABLE = "HEADRACE_KEYSTORE_PASSWORD"
@@ -51,13 +52,21 @@ class LocalSigner:
     def address(self) -> Address:
         return self._address
 
-    def sign_digest(self, digest: bytes) -> bytes:
-        if len(digest) != _KEY_BYTES:
-            raise InvalidInput(f"a digest has 32 bytes, not {len(digest)}")
-        signature = self.__key.sign_msg_hash(digest).to_bytes()
+    async def sign_typed(self, domain: Domain, struct_hash: bytes) -> bytes:
+        return self.sign_digest(digest(domain, struct_hash))
+
+    def sign_digest(self, digest_: bytes) -> bytes:
+        """65 bytes r ‖ s ‖ v (27 or 28) over 32 bytes, at once.
+
+        Raises:
+            InvalidInput: they are not 32.
+        """
+        if len(digest_) != _KEY_BYTES:
+            raise InvalidInput(f"a digest has 32 bytes, not {len(digest_)}")
+        signature = self.__key.sign_msg_hash(digest_).to_bytes()
         return signature[:64] + bytes([signature[64] + 27])
 
-    def sign_transaction(self, transaction: Mapping[str, Any]) -> tuple[bytes, Hash32]:
+    async def sign_transaction(self, transaction: Mapping[str, Any]) -> tuple[bytes, Hash32]:
         fields = dict(transaction)
         if isinstance(fields.get("to"), str):
             fields["to"] = _checksummed(fields["to"])

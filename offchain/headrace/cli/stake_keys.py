@@ -58,7 +58,7 @@ async def _send(session: Session, opened: OpenChain, stake: NodeStake, new: Sign
     """Rotate, and take all places in markets along."""
     old = stake.keys[-1]
     domain = typed_data.Domain(opened.chain.chain_id, opened.chain.stake_manager)
-    consent = new.sign_digest(typed_data.digest(domain, typed_data.hash_register_node(new.address, stake.owner)))
+    consent = await new.sign_typed(domain, typed_data.hash_register_node(new.address, stake.owner))
     markets = [each.market for each in old.memberships]
     call = opened.holdings.call("StakeManager", "rotateKey", old.address, new.address, consent, markets)
     receipt = await change(session, opened, "owner", call, f"`headrace stake show {new.address}`")

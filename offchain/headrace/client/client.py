@@ -232,7 +232,7 @@ class HeadraceClient:
         if signature is None:
             if requester != self.account:
                 raise NotAllowed(f"the request is of {requester}, and the client's key is of {self.account}")
-            signature = self._key.sign_digest(request.digest())
+            signature = await self._key.sign_typed(request.domain, request.struct_hash())
         answer = await self._calls.json("POST", "/v1/requests", body=request.body(signature))
         if not isinstance(answer, dict) or answer.get("request_id") != request.draft.request_id:
             raise Untrue("the relayer took another request than was handed in")
@@ -444,7 +444,7 @@ class HeadraceClient:
         until_s = self._clock.now_ms() // 1000 + ACCESS_S
         domain = typed_data.Domain(network.chain_id, network.market)
         struct_hash = typed_data.hash_access(account, network.relayer, until_s)
-        signature = signer.sign_digest(typed_data.digest(domain, struct_hash))
+        signature = await signer.sign_typed(domain, struct_hash)
         return {"Authorization": f"Headrace {account}:{until_s}:0x{signature.hex()}"}
 
 

@@ -45,10 +45,13 @@ class GaslessRequest:
         message = typed_data.request_for_message(self.draft.request, self.relayer_fee_wei, self.valid_until_s)
         return typed_data.typed_message(self.domain, "RequestFor", message)
 
+    def struct_hash(self) -> bytes:
+        """Struct hash of what is signed."""
+        return typed_data.hash_request_for(self.draft.request, self.relayer_fee_wei, self.valid_until_s)
+
     def digest(self) -> bytes:
         """The 32 bytes that are signed, and that a contract's `isValidSignature` is asked about."""
-        struct_hash = typed_data.hash_request_for(self.draft.request, self.relayer_fee_wei, self.valid_until_s)
-        return typed_data.digest(self.domain, struct_hash)
+        return typed_data.digest(self.domain, self.struct_hash())
 
     def body(self, signature: bytes) -> dict[str, Any]:
         """As the API takes it. The prompt is there already: the draft left it."""

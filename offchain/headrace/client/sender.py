@@ -108,7 +108,7 @@ class ChainSender:
         }
 
     async def _sign_and_send(self, fields: Mapping[str, Any]) -> Hash32:
-        raw, transaction_hash = self._signer.sign_transaction(fields)
+        raw, transaction_hash = await self._signer.sign_transaction(fields)
         try:
             await self._chain.send_raw(raw)
         except Unknown:

@@ -15,6 +15,8 @@
     ├── Unavailable             something that is needed does not answer (HTTP 503)
     │   ├── ChainUnavailable
     │   ├── BackendUnavailable
+    │   ├── SignerUnavailable
+    │   ├── NotLeader           another process leads the relayer, so this one changes nothing
     │   └── Unknown             an effect may or may not have happened; never treated as failed
     └── IllegalTransition       a state machine was asked for a step that it does not have: a fault in the program
 
@@ -144,6 +146,18 @@ class BackendUnavailable(Unavailable):
     """The model server of a node does not answer."""
 
     code = "BACKEND_UNAVAILABLE"
+
+
+class SignerUnavailable(Unavailable):
+    """The signer of a key gives no signature now; what was to be signed is not signed, and not sent."""
+
+    code = "SIGNER_UNAVAILABLE"
+
+
+class NotLeader(Unavailable):
+    """Another process leads the relayer: this one stands by, or was overtaken, and its store takes nothing from it."""
+
+    code = "NOT_LEADER"
 
 
 class Unknown(Unavailable):

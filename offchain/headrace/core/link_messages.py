@@ -486,14 +486,24 @@ def read_task(frame: str | bytes) -> Task:
         raise InvalidInput(f"the frame is no task: {_first_error(exc)}") from None
 
 
+def hash_hello(node: Address, relayer: Address, challenge: Hash32) -> bytes:
+    """Struct hash of what a node signs to open its link, in this version of it."""
+    return hash_link_hello(node, relayer, PROTOCOL_VERSION, challenge)
+
+
 def hello_digest(domain: Domain, node: Address, relayer: Address, challenge: Hash32) -> bytes:
     """What a node signs to open its link."""
-    return digest(domain, hash_link_hello(node, relayer, PROTOCOL_VERSION, challenge))
+    return digest(domain, hash_hello(node, relayer, challenge))
+
+
+def hash_beat(relayer: Address, heartbeat: Heartbeat) -> bytes:
+    """Struct hash of what a node signs of a heartbeat."""
+    return hash_heartbeat(heartbeat.node, relayer, content_hash(to_json(heartbeat)))
 
 
 def heartbeat_digest(domain: Domain, relayer: Address, heartbeat: Heartbeat) -> bytes:
     """What a node signs of a heartbeat."""
-    return digest(domain, hash_heartbeat(heartbeat.node, relayer, content_hash(to_json(heartbeat))))
+    return digest(domain, hash_beat(relayer, heartbeat))
 
 
 def short(message: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from eth_abi.abi import encode
 from eth_keys.datatypes import Signature
@@ -124,18 +125,14 @@ class Domain:
 
     def separator(self) -> bytes:
         """The 32-byte domain separator."""
-        return keccak(
-            encode(
-                ("bytes32", "bytes32", "bytes32", "uint256", "address"),
-                (
-                    _DOMAIN_TYPE_HASH,
-                    keccak(text=self.name),
-                    keccak(text=VERSION),
-                    self.chain_id,
-                    self.verifying_contract,
-                ),
-            )
-        )
+        return _separator(self.chain_id, self.verifying_contract, self.name)
+
+
+@lru_cache(maxsize=64)
+def _separator(chain_id: int, verifying_contract: Address, name: str) -> bytes:
+    kinds = ("bytes32", "bytes32", "bytes32", "uint256", "address")
+    values = (_DOMAIN_TYPE_HASH, keccak(text=name), keccak(text=VERSION), chain_id, verifying_contract)
+    return keccak(encode(kinds, values))
 
 
 def typed_message(domain: Domain, name: str, message: Mapping[str, object]) -> dict[str, object]:
@@ -281,9 +278,14 @@ def hash_heartbeat(node: Address, relayer: Address, content_hash: Hash32) -> byt
     return _hash("Heartbeat", node, relayer, _b32(content_hash))
 
 
+def preimage(domain: Domain, struct_hash: bytes) -> bytes:
+    """The 66 bytes whose keccak is signed: what a signer takes that hashes by itself."""
+    return b"\x19\x01" + domain.separator() + struct_hash
+
+
 def digest(domain: Domain, struct_hash: bytes) -> bytes:
     """The 32 bytes that are signed."""
-    return keccak(b"\x19\x01" + domain.separator() + struct_hash)
+    return keccak(preimage(domain, struct_hash))
 
 
 def signer_of(digest_: bytes, signature: bytes) -> Address:

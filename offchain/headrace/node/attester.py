@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.core.typed_data import ATTESTED_KEY_VERIFIER, Domain, digest, hash_attestation
+from headrace.core.typed_data import ATTESTED_KEY_VERIFIER, Domain, hash_attestation
 from headrace.core.types import Address, Hash32
 from headrace.ports import Signer
 
@@ -23,6 +23,6 @@ class Attester:
         """Whom the registrar must vouch for."""
         return self._signer.address
 
-    def prove(self, request_id: Hash32, node: Address, result_hash: Hash32) -> bytes:
+    async def prove(self, request_id: Hash32, node: Address, result_hash: Hash32) -> bytes:
         """The proof that a node's result of a request is what its model said."""
-        return self._signer.sign_digest(digest(self._domain, hash_attestation(request_id, node, result_hash)))
+        return await self._signer.sign_typed(self._domain, hash_attestation(request_id, node, result_hash))

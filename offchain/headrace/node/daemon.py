@@ -41,8 +41,8 @@ from headrace.core.link_messages import (
     TaskMessage,
     Welcome,
     encode,
-    heartbeat_digest,
-    hello_digest,
+    hash_beat,
+    hash_hello,
     parse_relayer_message,
     require_version,
 )
@@ -229,8 +229,9 @@ class NodeDaemon:
             raise ConfigurationError(
                 f"the relayer at {self._url} is {challenge.relayer}, not {self._options.relayer} as configured"
             )
-        proof = hello_digest(self._domain, self.address, challenge.relayer, challenge.challenge)
-        hello = Hello(node=self.address, signature="0x" + self._signer.sign_digest(proof).hex())
+        struct_hash = hash_hello(self.address, challenge.relayer, challenge.challenge)
+        proof = await self._signer.sign_typed(self._domain, struct_hash)
+        hello = Hello(node=self.address, signature="0x" + proof.hex())
         await socket.send_str(encode(hello))
         answer = await receive(socket)
         if isinstance(answer, Rejected):
@@ -241,7 +242,7 @@ class NodeDaemon:
 
     # Around it
 
-    def next_heartbeat(self, relayer: Address) -> HeartbeatMessage:
+    async def next_heartbeat(self, relayer: Address) -> HeartbeatMessage:
         """What it says of itself now, signed."""
         vitals = self._vitals()
         offered = self._executor.offered
@@ -260,9 +261,8 @@ class NodeDaemon:
             region=self._options.region,
             verifiers=self._verifiers,
         )
-        return HeartbeatMessage.of(
-            heartbeat, self._signer.sign_digest(heartbeat_digest(self._domain, relayer, heartbeat))
-        )
+        signature = await self._signer.sign_typed(self._domain, hash_beat(relayer, heartbeat))
+        return HeartbeatMessage.of(heartbeat, signature)
 
     async def wait_for_load(self) -> None:
         """Wait until a heartbeat would say something new, or is due."""
@@ -438,7 +438,7 @@ class _Session:
 
     async def _beat(self) -> None:
         while True:
-            await self._outbox.put(self._daemon.next_heartbeat(self._relayer))
+            await self._outbox.put(await self._daemon.next_heartbeat(self._relayer))
             await asyncio.sleep(min(_HEARTBEAT_GAP_S, self._options.heartbeat_interval_s))
             await self._daemon.wait_for_load()
 

@@ -220,8 +220,9 @@ class Executor:
         if entry is not None and _is_promised(entry):
             await self._repeat(task, relayer, entry, reply)
             return
-        self._check(task, relayer)  # again: asking took time
-        entry = self._entry(task, TaskState.ACCEPTED, self._promise(task), "")
+        promise = await self._promise(task)
+        self._check(task, relayer)  # again: asking and signing took time
+        entry = self._entry(task, TaskState.ACCEPTED, promise, "")
         await self._journal.put(entry)
         log.info("task_accepted", requestId=identity, round=entry.round, model=task.model_name)
         reply(Accept(identity, entry.round, entry.accept_signature))
@@ -234,10 +235,10 @@ class Executor:
             await self._journal.put(self._entry(task, TaskState.REFUSED, b"", f"{reason}: {refused}"))
         reply(Refusal(identity, task.assignment.round, reason, str(refused)))
 
-    def _promise(self, task: Task) -> bytes:
+    async def _promise(self, task: Task) -> bytes:
         word = task.assignment
         struct_hash = hash_accept(word.request_id, word.relayer, word.round, word.deadline_s)
-        return self._signer.sign_digest(digest(self._domain, struct_hash))
+        return await self._signer.sign_typed(self._domain, struct_hash)
 
     async def _repeat(
         self, task: Task, relayer: Address, entry: JournalEntry, reply: Callable[[Accept | Refusal], None]
@@ -266,7 +267,8 @@ class Executor:
         """A quorum is listed again: the same request of the same relayer, in a newer round. What is computed stays."""
         self._require_newer_round(task, relayer, entry)
         word = task.assignment
-        frame, promise, now_ms = encode(TaskMessage.of(task)), self._promise(task), self._clock.now_ms()
+        frame, promise = encode(TaskMessage.of(task)), await self._promise(task)
+        now_ms = self._clock.now_ms()
         try:
             async with self._turn:
                 moved = await self._journal.move_to_round(
@@ -461,13 +463,13 @@ class Executor:
                 generation.compute_ms,
                 self._clock.now_ms(),
                 word.deadline_s,
-                self._proof(task.request, result),
+                await self._proof(task.request, result),
             )
 
-    def _proof(self, request: Request, result: Result) -> bytes:
+    async def _proof(self, request: Request, result: Result) -> bytes:
         if request.mode is not Mode.VERIFIER or self._attester is None:
             return b""
-        return self._attester.prove(result.request_id, self._signer.address, result.result_hash)
+        return await self._attester.prove(result.request_id, self._signer.address, result.result_hash)
 
     async def _give_up(self, entry: JournalEntry, reason: RefusalReason, message: str) -> None:
         log.warning("task_given_up", requestId=entry.request_id, reason=reason, message=message)
@@ -481,7 +483,7 @@ class Executor:
 
     async def undelivered(self, relayer: Address, limit: int) -> list[Delivery]:
         """Answers that this relayer does not have yet, signed."""
-        return [self._delivery(entry) for entry in await self._journal.undelivered(relayer, limit)]
+        return [await self._delivery(entry) for entry in await self._journal.undelivered(relayer, limit)]
 
     async def acknowledged(self, identity: Hash32, round_: int) -> None:
         """The relayer has it."""
@@ -509,7 +511,7 @@ class Executor:
         struct_hash = hash_result_set(relayer, round_, [hash_result(result) for result in results])
         if "0x" + struct_hash.hex() != set_hash:
             raise InvalidInput("the set does not have the hash that it is called by")
-        return self._signer.sign_digest(digest(self._domain, struct_hash))
+        return await self._signer.sign_typed(self._domain, struct_hash)
 
     async def prune(self) -> None:
         """Let go of what is finished and old."""
@@ -518,14 +520,14 @@ class Executor:
     async def _end_delivery(self, identity: Hash32, round_: int, state: TaskState, detail: str) -> None:
         await self._journal.end_delivery(identity, round_, state, detail, self._clock.now_ms())
 
-    def _delivery(self, entry: JournalEntry) -> Delivery:
+    async def _delivery(self, entry: JournalEntry) -> Delivery:
         """Sign what the journal holds. Only the self-settler signs results too, and the same ones."""
         if entry.result is None:
             raise HeadraceError(f"the journal has no result of {entry.request_id}")
         return Delivery(
             node=self._signer.address,
             result=entry.result,
-            signature=self._signer.sign_digest(digest(self._domain, hash_result(entry.result))),
+            signature=await self._signer.sign_typed(self._domain, hash_result(entry.result)),
             payload=entry.payload,
             output_tokens=entry.output_tokens,
             compute_ms=entry.compute_ms,

@@ -37,7 +37,7 @@ from headrace.core.self_settlement import (
     why_never,
 )
 from headrace.core.tasks import Task
-from headrace.core.typed_data import Domain, digest, hash_result
+from headrace.core.typed_data import Domain, hash_result
 from headrace.core.types import Address, GasQuote, Hash32, MarketTerms, Mode, Pending, Request, Result, Status
 from headrace.node.journal import NodeJournal, SettlementJournal
 from headrace.ports import Call, Chain, Clock, Receipt, ResultSetCall, Signer
@@ -261,7 +261,7 @@ class SelfSettler:
             if batch_bytes([load]) > MAX_BATCH_BYTES:
                 reason = f"the answer has {len(payload)} bytes, more than a transaction carries"
                 continue
-            call = self._call(task, entry, result, payload)
+            call = await self._call(task, entry, result, payload)
             (outcome,) = await self._chain.simulate(self._payer.address, [call])
             if not outcome.succeeded:
                 reason = f"the market would refuse it: {outcome.error}"
@@ -304,12 +304,12 @@ class SelfSettler:
             raise _Never(reason)
         return task, entry, entry.result
 
-    def _call(self, task: Task, entry: JournalEntry, result: Result, payload: bytes) -> Call:
+    async def _call(self, task: Task, entry: JournalEntry, result: Result, payload: bytes) -> Call:
         result_set = ResultSetCall(
             round=result.round,
             nodes=(self._node.address,),
             # What the journal holds is all that is ever signed as a result, and it is signed the same each time.
-            signatures=(self._node.sign_digest(digest(self._domain, hash_result(result))),),
+            signatures=(await self._node.sign_typed(self._domain, hash_result(result)),),
             items=((task.request, result),),
             payloads=(payload,) if payload else (),
             proofs=(entry.proof,) if entry.proof else (),
@@ -369,7 +369,7 @@ class SelfSettler:
     async def _send(self, settlement: Settlement, bid: Bid) -> None:
         """Sign, write down, send."""
         self._require_signable(settlement.data, settlement.gas_limit, bid)
-        raw, transaction_hash = self._payer.sign_transaction(
+        raw, transaction_hash = await self._payer.sign_transaction(
             {
                 "type": 2,
                 "chainId": self._chain.chain_id,

@@ -186,9 +186,9 @@ class Drafter:
     async def attempt(self, records: Sequence[RoundRecord], items: Sequence[Item], *, as_sets: bool) -> _Trial:
         """Simulate records and a batch, signed as sets or result by result."""
         sets = await self._sets(items, as_sets=as_sets)
-        calls = [self._submitting.record_round_call(record) for record in records]
+        calls = [await self._submitting.record_round_call(record) for record in records]
         if sets:
-            calls.append(self._submitting.submit_results_call(sets))
+            calls.append(await self._submitting.submit_results_call(sets))
         outcomes = await self._chain.simulate(self._submitting.sender, calls) if calls else []
         return _Trial(sets, calls, outcomes)
 

@@ -121,7 +121,7 @@ class Pusher:
             call = intent.call
             unsigned = Unsigned(call.to, call.data, call.value_wei, intent.gas_limit, bid.max_fee_wei)
             require_signable(self._guard, unsigned)
-        raw, transaction_hash = self._signer.sign_transaction(
+        raw, transaction_hash = await self._signer.sign_transaction(
             {
                 "type": 2,
                 "chainId": self._chain.chain_id,

@@ -12,9 +12,10 @@ import structlog
 from headrace.core import typed_data
 from headrace.core.canonical import canonical_json
 from headrace.core.envelope import content_of, hash_payload
-from headrace.core.errors import ChainUnavailable, IllegalTransition, InvalidInput
+from headrace.core.errors import ChainUnavailable, IllegalTransition, InvalidInput, SignerUnavailable
 from headrace.core.gas import counted_verifier_gas, required_answer_bytes
 from headrace.core.lifecycle import Cause
+from headrace.core.lost import MAX_UNRECORDED
 from headrace.core.prompts import why_not_deterministic
 from headrace.core.quorum import Member, Vote, standing_of
 from headrace.core.scheduling import (
@@ -46,6 +47,7 @@ from headrace.ports import (
 )
 from headrace.services.dispatcher import Dispatcher
 from headrace.services.rounds import close, leave_behind
+from headrace.services.signing import sign_all
 from headrace.services.wake import Wake
 
 log = structlog.get_logger(__name__)
@@ -128,7 +130,7 @@ class Scheduler:
             while True:
                 try:
                     await self.step(group)
-                except ChainUnavailable as exc:
+                except (ChainUnavailable, SignerUnavailable) as exc:
                     log.warning("cycle_postponed", error=str(exc))
                 await asyncio.sleep(self._settings.min_gap_ms / 1000)
                 await self.wake.wait(self._settings.idle_ms / 1000)
@@ -180,6 +182,8 @@ class Scheduler:
         if not waiting or anchor is None:
             return None
         await self._leave_round_of_quorums(waiting)
+        if await self._is_far_ahead():
+            return None
         round_ = await self._store.open_round(self._clock.now_ms(), self._first_round)
         gas = await self._chain.gas_quote()
         lane_streak = await self._store.lane_streak()
@@ -233,6 +237,15 @@ class Scheduler:
                     await close(self._store, round_)
                     return
 
+    async def _is_far_ahead(self) -> bool:
+        """Whether so many rounds wait for their records that no more are decided. What a relayer that lost its store may
+        have signed for has a bound by this (`core.lost`)."""
+        newest = await self._store.rounds(limit=MAX_UNRECORDED + 1)
+        waiting = sum(stored.state == "closed" for stored in newest)
+        if waiting >= MAX_UNRECORDED:
+            log.warning("rounds_wait_for_their_records", rounds=waiting)
+        return waiting >= MAX_UNRECORDED
+
     async def _persist(self, inputs: CycleInputs, plan: CyclePlan) -> None:
         snapshot = encode_snapshot(inputs)
         cycle = StoredCycle(
@@ -248,10 +261,12 @@ class Scheduler:
         assigned = plan.of_kind(DecisionKind.ASSIGNED)
         tried = await self._store.assignments_of(sorted({planned.decision.request_id for planned in assigned}))
         attempts = Counter({request_id: len(each) for request_id, each in tried.items()})
-        for planned in assigned:
-            request_id = planned.decision.request_id
-            attempts[request_id] += 1
-            assignments.append(self._assignment(inputs, by_id[request_id], planned, attempts[request_id]))
+        words = [self._word(inputs, by_id[planned.decision.request_id], planned) for planned in assigned]
+        hashes = [typed_data.hash_assignment(word) for word in words]
+        for word, signature in zip(words, await sign_all(self._signer, self._domain, hashes), strict=True):
+            attempts[word.request_id] += 1
+            request = by_id[word.request_id]
+            assignments.append(self._assignment(inputs, request, word, attempts[word.request_id], signature))
         await self._store.add_cycle(cycle, snapshot, assignments, self._policy_hash)
         self._metrics.observe("headrace_cycle_requests", len(inputs.requests))
         for kind in DecisionKind:
@@ -266,10 +281,8 @@ class Scheduler:
                 reward_wei=assignment.assignment.reward_wei,
             )
 
-    def _assignment(
-        self, inputs: CycleInputs, request: WaitingRequest, planned: PlannedDecision, attempt: int
-    ) -> StoredAssignment:
-        assignment = Assignment(
+    def _word(self, inputs: CycleInputs, request: WaitingRequest, planned: PlannedDecision) -> Assignment:
+        return Assignment(
             request_id=request.request_id,
             relayer=self._signer.address,
             node=planned.decision.node,
@@ -277,16 +290,19 @@ class Scheduler:
             reward_wei=planned.decision.reward_wei,
             deadline_s=request.deadline_s,
         )
-        digest = typed_data.digest(self._domain, typed_data.hash_assignment(assignment))
+
+    def _assignment(
+        self, inputs: CycleInputs, request: WaitingRequest, word: Assignment, attempt: int, signature: bytes
+    ) -> StoredAssignment:
         return StoredAssignment(
             request_id=request.request_id,
             attempt=attempt,
-            assignment=assignment,
+            assignment=word,
             state="open",
             assigned_at_ms=inputs.now_ms,
             # Leases grow: a second try is given more time before a third is paid for.
             lease_until_ms=inputs.now_ms + self._settings.lease_ms * (request.assignments + 1),
-            signature=self._signer.sign_digest(digest),
+            signature=signature,
             accept_signature=b"",
             detail="",
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.core.typed_data import Domain, digest, hash_round_record, hash_submitter
+from headrace.core.typed_data import Domain, hash_round_record, hash_submitter
 from headrace.core.types import Address, RoundRecord
 from headrace.ports import Call, Chain, Clock, ResultSetCall, Signer
 
@@ -36,20 +36,20 @@ class Submitting:
         """Who sends."""
         return self._submitter or self._relayer.address
 
-    def record_round_call(self, record: RoundRecord) -> Call:
+    async def record_round_call(self, record: RoundRecord) -> Call:
         """`recordRound`, signed by the relayer when it does not send it."""
         signature = b""
         if self._submitter is not None:
             domain = Domain(self._chain.chain_id, self._chain.schedule_log)
-            signature = self._relayer.sign_digest(digest(domain, hash_round_record(record)))
+            signature = await self._relayer.sign_typed(domain, hash_round_record(record))
         return self._chain.record_round_call(self._relayer.address, record, signature)
 
-    def submit_results_call(self, sets: Sequence[ResultSetCall]) -> Call:
+    async def submit_results_call(self, sets: Sequence[ResultSetCall]) -> Call:
         """`submitResults`, or `submitResultsFor` with a mandate that begins now."""
         relayer = self._relayer.address
         if self._submitter is None:
             return self._chain.submit_results_call(relayer, sets)
         valid_until_s = self._clock.now_ms() // 1000 + MANDATE_S
         domain = Domain(self._chain.chain_id, self._chain.market)
-        mandate = digest(domain, hash_submitter(relayer, self._submitter, valid_until_s))
-        return self._chain.submit_results_for_call(relayer, sets, valid_until_s, self._relayer.sign_digest(mandate))
+        mandate = await self._relayer.sign_typed(domain, hash_submitter(relayer, self._submitter, valid_until_s))
+        return self._chain.submit_results_for_call(relayer, sets, valid_until_s, mandate)

@@ -150,7 +150,7 @@ async def release_request(request_id: HashPath, context: Context, caller: Caller
         is_held = await context.hold(request_id, (valid_until_s + 1) * 1000)
         await _require_unassigned(context, request_id, is_held)
         struct_hash = typed_data.hash_release(request_id, valid_until_s)
-        signature = context.signer.sign_digest(typed_data.digest(context.domain, struct_hash))
+        signature = await context.signer.sign_typed(context.domain, struct_hash)
         call = Call(context.chain.market, cancel_with_release_data(stored.request, valid_until_s, signature))
         return schemas.ReleaseView(
             request_id=request_id,
