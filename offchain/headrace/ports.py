@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from headrace.core.events import BlockRef, ChainEvent
 from headrace.core.faults import Fault, FaultTerms, FoundFault, SignedAccept, SignedAssignment
+from headrace.core.lease import Lease
 from headrace.core.lifecycle import Cause, RequestState
 from headrace.core.postings import PostingState
 from headrace.core.scheduling import Anchor, CyclePlan, Offer
@@ -919,6 +920,52 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Let go of what it holds."""
+        ...
+
+
+class LeaseStore(Protocol):
+    """Who leads, in the store that all processes of a relayer share."""
+
+    async def lease(self) -> Lease | None:
+        """As it is now; None = nobody ever led."""
+        ...
+
+    async def take_lease(self, seen: Lease | None, holder: str, locked_on: str, lease_ms: int) -> Lease | None:
+        """Take the lead over from a lease that was seen, with the next token; None when it is another by now. From then
+        on the store takes writes of this process, and none of those before."""
+        ...
+
+    async def renew_lease(self, token: int, locked_on: str) -> Lease:
+        """Say that the holder of a token is still there.
+
+        Raises:
+            NotLeader: another process has taken over.
+        """
+        ...
+
+    async def give_lease_back(self, token: int) -> None:
+        """Let the next process take over at once; this one writes no more.
+
+        Raises:
+            NotLeader: another process has taken over.
+        """
+        ...
+
+
+class ProcessLock(Protocol):
+    """A lock beside the store that ends with the process that has it, however that ends."""
+
+    @property
+    def machine(self) -> str:
+        """Where it is held by this process: on no other machine does it say anything. Empty = it is not held."""
+        ...
+
+    def take(self) -> bool:
+        """Whether it could be had, or is held already."""
+        ...
+
+    def free(self) -> None:
+        """Let go of it."""
         ...
 
 

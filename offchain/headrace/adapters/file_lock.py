@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+
+# Whoever has the same kernel has the same locks, in whatever container.
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Held(Exception):
@@ -36,3 +40,45 @@ def alone_with(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+class FileLock:
+    """The `ProcessLock` beside a file.
+
+    Args:
+        path: the file, which need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.other = ""  # who had it when it could not be had: a process id
+        self._path = path
+        self._held = contextlib.ExitStack()
+        self._is_held = False
+
+    @property
+    def machine(self) -> str:
+        """Where it is held, while it is."""
+        return _machine() if self._is_held else ""
+
+    def take(self) -> bool:
+        """Raises OSError when it cannot be written."""
+        if not self._is_held:
+            try:
+                self._held.enter_context(alone_with(self._path))
+            except Held as exc:
+                self.other = exc.pid
+            else:
+                self._is_held = True
+        return self._is_held
+
+    def free(self) -> None:
+        """Let go of it."""
+        self._held.close()
+        self._is_held = False
+
+
+def _machine() -> str:
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return socket.gethostname()[:64]

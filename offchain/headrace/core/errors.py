@@ -17,6 +17,7 @@
     │   ├── BackendUnavailable
     │   ├── SignerUnavailable
     │   ├── NotLeader           another process leads the relayer, so this one changes nothing
+    │   ├── NotLeader           another process leads the relayer, so this one changes nothing
     │   └── Unknown             an effect may or may not have happened; never treated as failed
     └── IllegalTransition       a state machine was asked for a step that it does not have: a fault in the program
 
@@ -152,6 +153,12 @@ class SignerUnavailable(Unavailable):
     """The signer of a key gives no signature now; what was to be signed is not signed, and not sent."""
 
     code = "SIGNER_UNAVAILABLE"
+
+
+class NotLeader(Unavailable):
+    """Another process leads the relayer: this one stands by, or was overtaken, and its store takes nothing from it."""
+
+    code = "NOT_LEADER"
 
 
 class NotLeader(Unavailable):

@@ -10,12 +10,15 @@ from typing import Any, TypeVar
 
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, event, make_url
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from headrace.adapters.sql.fence import Fence
 from headrace.core.errors import ConfigurationError
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
@@ -30,26 +33,31 @@ _T = TypeVar("_T")
 class Database:
     """Read and write transactions. There is one writer at a time; readers see what was committed last."""
 
-    def __init__(self, engine: AsyncEngine, *, is_shared: bool) -> None:
+    def __init__(self, engine: AsyncEngine, *, is_shared: bool, fence: Fence | None = None) -> None:
         """
         Args:
             engine: where the tables are.
             is_shared: all transactions go over one connection (an in-memory database), so readers wait too.
+            fence: is asked in each write transaction; None = whoever has the database may write.
         """
+        self.fence = fence
         self._engine = engine
         self._writing = engine.execution_options(**{_WRITES: True})
         self._is_shared = is_shared
         self._lock = asyncio.Lock()
 
     @classmethod
-    async def open(cls, url: str) -> Database:
+    async def open(cls, url: str, fence: Fence | None = None, *, migrate: bool = True) -> Database:
         """Open a database and bring its tables up to date.
 
         Args:
             url: for SQLAlchemy, such as `sqlite+aiosqlite:///relayer.db`.
+            fence: is asked in each write transaction.
+            migrate: False = leave the tables as they are, since another process works with them.
 
         Raises:
-            ConfigurationError: it cannot be opened, or was made by a newer Headrace.
+            ConfigurationError: it cannot be opened, or was made by a newer Headrace; or by an older one, when its tables
+                are to stay as they are.
         """
         parsed = make_url(url)
         is_sqlite = parsed.get_backend_name() == "sqlite"
@@ -59,10 +67,17 @@ class Database:
         in_memory = is_sqlite and parsed.database in (None, "", ":memory:")
         if is_sqlite and not in_memory:
             _require_folder(Path(str(parsed.database)))
-        database = cls(engine, is_shared=in_memory)
+        database = cls(engine, is_shared=in_memory, fence=fence)
         try:
-            async with database.write() as connection:
-                await connection.run_sync(upgrade)
+            if migrate:
+                async with database.write(is_fenced=False) as connection:
+                    await connection.run_sync(upgrade)
+            else:
+                async with database.read() as connection:
+                    await connection.run_sync(_require_up_to_date)
+        except ConfigurationError:
+            await engine.dispose()
+            raise
         except CommandError as exc:
             await engine.dispose()
             raise ConfigurationError(f"the store was made by another version of Headrace: {exc}") from exc
@@ -82,9 +97,16 @@ class Database:
                 yield connection
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction that may change the store: all of it is kept, or nothing."""
+    async def write(self, *, is_fenced: bool = True) -> AsyncIterator[AsyncConnection]:
+        """A transaction that may change the store: all of it is kept, or nothing.
+
+        Raises:
+            NotLeader: the fence does not let this process write; nothing of it is kept.
+        """
         async with self._lock, self._writing.begin() as connection:
+            if self.fence is not None and is_fenced:
+                # No other writer comes between this and the commit, so neither does a take-over.
+                await self.fence.require(connection)
             yield connection
 
     async def close(self) -> None:
@@ -101,6 +123,16 @@ def upgrade(connection: Connection) -> None:
 def downgrade(connection: Connection, revision: str = "base") -> None:
     """Take the tables back to an earlier revision."""
     command.downgrade(_config(connection), revision)
+
+
+def _require_up_to_date(connection: Connection) -> None:
+    newest = ScriptDirectory.from_config(_config(connection)).get_heads()
+    found = MigrationContext.configure(connection).get_current_heads()
+    if set(found) != set(newest):
+        raise ConfigurationError(
+            f"the store's tables are of version {', '.join(found) or 'none'}, and this Headrace's of "
+            f"{', '.join(newest)}: who leads brings them up to date, so start a leader of this version first"
+        )
 
 
 def chunks(values: Sequence[_T]) -> Iterator[Sequence[_T]]:

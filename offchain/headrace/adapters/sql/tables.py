@@ -345,6 +345,18 @@ attempts = Table(
     UniqueConstraint("intent_id", "position"),
 )
 
+# Which process leads: one row.
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String(16), primary_key=True),
+    _number("token"),
+    Column("holder", Text, nullable=False),
+    Column("locked_on", String(64), nullable=False),
+    _number("renewals"),
+    _number("lease_ms"),
+)
+
 # What the settler gave up, until somebody has it tried again.
 dead_letters = Table(
     "dead_letters",
