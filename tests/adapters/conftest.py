@@ -22,6 +22,6 @@ def chain() -> FakeChain:
 
 @pytest.fixture
 async def store(clock: FakeClock) -> AsyncIterator[SqlStore]:
-    opened = await SqlStore.open("sqlite+aiosqlite://", clock)
+    opened = await SqlStore.open("sqlite://", clock)
     yield opened
     await opened.close()

@@ -20,11 +20,11 @@ from tests.fakes import MARKET, RELAYER, REQUESTER, FakeChain, FakeClock
 
 
 def url_of(folder: Path) -> str:
-    return f"sqlite+aiosqlite:///{folder / 'relayer.db'}"
+    return f"sqlite:///{folder / 'relayer.db'}"
 
 
 async def test_migrations__give_the_tables_and_take_them_back() -> None:
-    database = await Database.open("sqlite+aiosqlite://")
+    database = await Database.open("sqlite://")
     try:
         async with database.write() as connection:
             assert await connection.run_sync(_differences) == []

@@ -222,7 +222,7 @@ async def test_release__quorum_at_work__is_not_given(store: SqlStore, chain: Fak
 async def test_migration__results_from_before__are_kept_and_take_more_beside_them(
     tmp_path: Path, clock: FakeClock, chain: FakeChain
 ) -> None:
-    url = f"sqlite+aiosqlite:///{tmp_path / 'relayer.db'}"
+    url = f"sqlite:///{tmp_path / 'relayer.db'}"
     store = await SqlStore.open(url, clock)
     id_ = await signed(store, chain)
     before = await store.results(id_)
@@ -247,7 +247,7 @@ async def test_migration__results_from_before__are_kept_and_take_more_beside_the
 async def test_migration__taken_back__keeps_one_result_of_a_quorum(
     tmp_path: Path, clock: FakeClock, chain: FakeChain
 ) -> None:
-    url = f"sqlite+aiosqlite:///{tmp_path / 'relayer.db'}"
+    url = f"sqlite:///{tmp_path / 'relayer.db'}"
     store = await SqlStore.open(url, clock)
     id_ = await post(store, chain, **QUORUM)
     first = await list_quorum(store, id_, (A, B))

@@ -46,7 +46,7 @@ class StoreFollowsChain(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.chain = FakeChain()
-        self.store: SqlStore = self.run(SqlStore.open("sqlite+aiosqlite://", FakeClock()))
+        self.store: SqlStore = self.run(SqlStore.open("sqlite://", FakeClock()))
         self.seen: set[Hash32] = set()
         self.results: set[Hash32] = set()
 

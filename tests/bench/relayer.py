@@ -155,7 +155,7 @@ async def a_relayer(folder: Path, seed: int, batching: BatchPolicy, *arguments: 
             await anvil.register_node(key, anvil.deployment.models["tiny"])
         await anvil.mine()
         chain = Web3Chain(await connect_http(anvil.url), anvil.deployment)
-        store = await SqlStore.open(f"sqlite+aiosqlite:///{folder / f'{time.time_ns()}.db'}", SystemClock())
+        store = await SqlStore.open(f"sqlite:///{folder / f'{time.time_ns()}.db'}", SystemClock())
         try:
             yield await _wire(anvil, chain, store, keys, batching, random.Random(seed))
         finally:

@@ -293,7 +293,7 @@ class Bench:
         """A relayer's services over the database."""
         over: Any = chain or self.chain
         clock, metrics, signer = self.clock, self.metrics, self.signer
-        store = await SqlStore.open(f"sqlite+aiosqlite:///{self.database}", clock)
+        store = await SqlStore.open(f"sqlite:///{self.database}", clock)
         terms, rounds = await over.market_terms(), asyncio.Lock()
         domain = typed_data.Domain(over.chain_id, over.market)
         sender = Sender(over, store, clock, signer, metrics, _guard(over), self.sender_settings)
@@ -533,7 +533,7 @@ _EMPTY: dict[str, bytes] = {}
 async def _lay_out(database: Path, clock: FakeClock) -> None:
     """An empty store: a copy, since making its tables takes a fifth of a second."""
     if not _EMPTY:
-        store = await SqlStore.open(f"sqlite+aiosqlite:///{database}", clock)
+        store = await SqlStore.open(f"sqlite:///{database}", clock)
         await store.close()
         _EMPTY["bytes"] = await asyncio.to_thread(database.read_bytes)
     await asyncio.to_thread(database.write_bytes, _EMPTY["bytes"])

@@ -80,7 +80,7 @@ def keep(ledger: Ledger, *requests: Request) -> Path:
 
     async def write() -> None:
         chain = FakeChain()
-        store = await SqlStore.open(f"sqlite+aiosqlite:///{path}", SystemClock())
+        store = await SqlStore.open(f"sqlite:///{path}", SystemClock())
         chain.mine(*(chain.requested(request) for request in requests))
         (block,) = await chain.blocks(1, 1)
         await store.add_blocks([block], await chain.events(1, 1), ledger.account(RELAYER))

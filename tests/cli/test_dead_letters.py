@@ -30,7 +30,7 @@ def database(desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tup
     path, chain, request = tmp_path / "relayer.db", FakeChain(), make_request(relayer=RELAYER)
 
     async def fill() -> None:
-        store = await SqlStore.open(f"sqlite+aiosqlite:///{path}", FakeClock())
+        store = await SqlStore.open(f"sqlite:///{path}", FakeClock())
         chain.mine(chain.requested(request))
         await store.add_blocks(chain.all_blocks(), chain.all_events(), RELAYER)
         call = Call(MARKET, b"\x01\x02")

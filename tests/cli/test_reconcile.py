@@ -31,7 +31,7 @@ def index(desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callab
     path = tmp_path / "relayer.db"
 
     async def work(chain: FakeChain) -> None:
-        store = await SqlStore.open(f"sqlite+aiosqlite:///{path}", FakeClock())
+        store = await SqlStore.open(f"sqlite:///{path}", FakeClock())
         last = await store.last_block()
         blocks = [each for each in chain.all_blocks() if last is None or each.number > last.number]
         numbers = {each.number for each in blocks}

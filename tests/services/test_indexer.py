@@ -59,7 +59,7 @@ async def world() -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def a_world(chain: FakeChain | None = None, url: str = "sqlite+aiosqlite://") -> AsyncIterator[World]:
+async def a_world(chain: FakeChain | None = None, url: str = "sqlite://") -> AsyncIterator[World]:
     store = await SqlStore.open(url, FakeClock())
     try:
         yield make_world(chain or FakeChain(), store)
@@ -201,7 +201,7 @@ async def test_step__same_height_other_hash__is_a_reorg(world: World) -> None:
 
 async def test_step__reorg_while_it_was_down__is_seen_before_anything_else(tmp_path: object) -> None:
     """F08."""
-    url = f"sqlite+aiosqlite:///{tmp_path}/relayer.db"
+    url = f"sqlite:///{tmp_path}/relayer.db"
     chain, id_ = FakeChain(), FakeChain().id_of(make_request())
     async with a_world(chain, url) as before:
         chain.mine_many(2)
@@ -374,7 +374,7 @@ async def test_run__anvil_reorg__is_followed() -> None:
         await anvil.register_relayer()
         await anvil.mine()
         chain: Chain = Web3Chain(await connect_http(anvil.url), anvil.deployment)
-        store = await SqlStore.open("sqlite+aiosqlite://", LoopClock())
+        store = await SqlStore.open("sqlite://", LoopClock())
         try:
             first = anvil.deployment.first_block
             settings = IndexerSettings(confirmations=0)

@@ -409,7 +409,7 @@ class Anyone:
 
 @pytest.fixture
 async def anyone(relayer: Relayer) -> AsyncIterator[Anyone]:
-    store = await SqlStore.open("sqlite+aiosqlite://", relayer.world.clock)
+    store = await SqlStore.open("sqlite://", relayer.world.clock)
     yield Anyone(relayer, store, Words(relayer.world.store), Proofs(relayer.chain), Journal())
     await store.close()
 

@@ -259,7 +259,7 @@ async def a_world(
     chain = FakeChain(clock)
     chain.bonded.add(signer.address)
     chain.registered_models.append(MODEL)
-    store = await SqlStore.open("sqlite+aiosqlite:///:memory:", clock)
+    store = await SqlStore.open("sqlite:///:memory:", clock)
     link = FakeLink(clock)
     domain = typed_data.Domain(chain.chain_id, chain.market)
     for number in range(nodes):

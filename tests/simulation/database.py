@@ -7,56 +7,24 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiosqlite
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from headrace.adapters.sql.database import Database, _set_up_sqlite, upgrade
+from headrace.adapters.sql.inline_sqlite import DRIVER, InlineConnection
 from headrace.adapters.sql.store import SqlStore
 from headrace.ports import Clock
 from tests.simulation.faults import Killed, Weather
 
 
-class _Inline(aiosqlite.Connection):
-    """A connection of aiosqlite that does its work where it is called."""
-
-    def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
-        super().__init__(connector, iter_chunk_size=64)
-        self._tx = self  # type: ignore[assignment]
-
-    def put_nowait(self, item: tuple[Any, Callable[[], Any]]) -> None:
-        future, function = item
-        future.set_result(function())
-
-    async def _execute(self, fn: Any, *args: Any, **options: Any) -> Any:
-        return fn(*args, **options)
-
-    async def _connect(self) -> _Inline:
-        self._connection = self._connector()
-        return self
-
-    def __await__(self) -> Generator[Any, None, _Inline]:
-        return self._connect().__await__()
-
-    async def close(self) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-
 def _engine(file: Path) -> AsyncEngine:
-    engine = create_async_engine(
-        f"sqlite+aiosqlite:///{file}",
-        async_creator=lambda: _Inline(lambda: sqlite3.connect(file, check_same_thread=False)),
-    )
+    # The connection of databases in memory: it waits for nothing in another thread.
+    engine = create_async_engine(f"{DRIVER}:///{file}", connect_args={"factory": InlineConnection})
     _set_up_sqlite(engine)
 
     @event.listens_for(engine.sync_engine, "connect")
@@ -77,13 +45,13 @@ class FaultyDatabase(Database):
         self._weather = weather
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
+    async def write(self, *, is_fenced: bool = True) -> AsyncIterator[AsyncConnection]:
         self._weather.hazard()
         error = self._weather.store_fault()
         is_early = error is not None and self._weather.rng.random() < 0.5
         if error is not None and is_early:
             raise error
-        async with super().write() as connection:
+        async with super().write(is_fenced=is_fenced) as connection:
             yield connection
             self._weather.hazard()
             if error is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from headrace.adapters.sql.fence import Fence
+from headrace.adapters.sql.groups import MOST_MEMBERS, WritersQueue
+from headrace.adapters.sql.inline_sqlite import BEGIN_WRITE, DRIVER
 from headrace.core.errors import ConfigurationError
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
@@ -42,16 +43,16 @@ class Database:
         """
         self.fence = fence
         self._engine = engine
-        self._writing = engine.execution_options(**{_WRITES: True})
+        writing = engine.execution_options(**{_WRITES: True})
+        self._writers = WritersQueue(writing, self._require_fence, 1 if is_shared else MOST_MEMBERS)
         self._is_shared = is_shared
-        self._lock = asyncio.Lock()
 
     @classmethod
     async def open(cls, url: str, fence: Fence | None = None, *, migrate: bool = True) -> Database:
         """Open a database and bring its tables up to date.
 
         Args:
-            url: for SQLAlchemy, such as `sqlite+aiosqlite:///relayer.db`.
+            url: for SQLAlchemy, such as `sqlite:///relayer.db`.
             fence: is asked in each write transaction.
             migrate: False = leave the tables as they are, since another process works with them.
 
@@ -61,7 +62,7 @@ class Database:
         """
         parsed = make_url(url)
         is_sqlite = parsed.get_backend_name() == "sqlite"
-        engine = create_async_engine(parsed)
+        engine = create_async_engine(parsed.set(drivername=DRIVER) if is_sqlite else parsed)
         if is_sqlite:
             _set_up_sqlite(engine)
         in_memory = is_sqlite and parsed.database in (None, "", ":memory:")
@@ -90,7 +91,7 @@ class Database:
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """A transaction that sees one state of the store and changes nothing."""
         if self._is_shared:
-            async with self._lock, self._engine.begin() as connection:
+            async with self._writers.paused(), self._engine.begin() as connection:
                 yield connection
         else:
             async with self._engine.begin() as connection:
@@ -103,15 +104,17 @@ class Database:
         Raises:
             NotLeader: the fence does not let this process write; nothing of it is kept.
         """
-        async with self._lock, self._writing.begin() as connection:
-            if self.fence is not None and is_fenced:
-                # No other writer comes between this and the commit, so neither does a take-over.
-                await self.fence.require(connection)
+        async with self._writers.turn() if is_fenced else self._writers.alone() as connection:
             yield connection
+
+    async def _require_fence(self, connection: AsyncConnection) -> None:
+        """No other writer comes between this and the commit, so neither does a take-over."""
+        if self.fence is not None:
+            await self.fence.require(connection)
 
     async def close(self) -> None:
         """Wait for the writer and close all connections."""
-        async with self._lock:
+        async with self._writers.paused():
             await self._engine.dispose()
 
 
@@ -172,4 +175,4 @@ def _set_up_sqlite(engine: AsyncEngine) -> None:
     def _on_begin(connection: Connection) -> None:
         # A writer that starts as a reader cannot become one when another process wrote in between.
         writes = connection.get_execution_options().get(_WRITES, False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        connection.exec_driver_sql(BEGIN_WRITE if writes else "BEGIN")
