@@ -653,6 +653,10 @@ class Store(Protocol):
         """One request."""
         ...
 
+    async def requests_of(self, request_ids: Sequence[Hash32]) -> dict[Hash32, StoredRequest]:
+        """Those of these requests that are in the store."""
+        ...
+
     async def requests(
         self,
         *,
@@ -765,6 +769,22 @@ class Store(Protocol):
 
     async def open_assignments(self) -> list[StoredAssignment]:
         """Those in state `open` or `accepted`."""
+        ...
+
+    async def unsent_assignments(self) -> list[StoredAssignment]:
+        """Those in state `open`: no node has answered them."""
+        ...
+
+    async def lapsed_assignments(self, now_ms: int) -> list[StoredAssignment]:
+        """Open or accepted ones whose lease is over."""
+        ...
+
+    async def assignments_due(self, before_s: int) -> list[StoredAssignment]:
+        """Open or accepted ones whose deadline is not later than that."""
+        ...
+
+    async def running_by_node(self) -> dict[Address, int]:
+        """How many assignments of each node are open or accepted."""
         ...
 
     async def end_assignment(

@@ -145,9 +145,8 @@ class Scheduler:
             return None
         async with self._rounds:
             plan = await self._cycle()
-        for assignment in await self._store.open_assignments():
-            if assignment.state == "open":
-                self._dispatcher.start(group, assignment)
+        for assignment in await self._store.unsent_assignments():
+            self._dispatcher.start(group, assignment)
         return plan
 
     async def hold(self, request_id: Hash32, until_ms: int) -> bool:
@@ -161,9 +160,7 @@ class Scheduler:
 
     async def _end_lapsed_leases(self) -> None:
         now_ms = self._clock.now_ms()
-        for stored in await self._store.open_assignments():
-            if stored.lease_until_ms > now_ms:
-                continue
+        for stored in await self._store.lapsed_assignments(now_ms):
             try:
                 await self._store.end_assignment(
                     stored.request_id, stored.attempt, Cause.LEASE_EXPIRED, now_ms, "no answer within the lease"
@@ -393,9 +390,7 @@ class Scheduler:
         )
 
     async def _node_views(self) -> tuple[NodeView, ...]:
-        assigned: dict[str, int] = {}
-        for stored in await self._store.open_assignments():
-            assigned[stored.assignment.node] = assigned.get(stored.assignment.node, 0) + 1
+        assigned = await self._store.running_by_node()
         views = []
         for linked in self._link.linked():
             known = await self._known_node(linked)

@@ -148,10 +148,10 @@ class Settler:
         if not ready:
             return []
         quote = await self._chain.gas_quote()
+        requests = await self._store.requests_of([results[0].result.request_id for results in ready])
         items: list[Item] = []
         for results in ready:
-            request_id = results[0].result.request_id
-            stored = await self._store.request(request_id)
+            stored = requests.get(results[0].result.request_id)
             if stored is not None and self._may_settle(stored):
                 items.append(await self._item(stored, results, quote))
             if len(items) == self._batching.max_items:
@@ -239,11 +239,7 @@ class Settler:
     async def _rounds_due(self) -> set[int]:
         now_ms = self._clock.now_ms()
         latest_ms = now_ms + self._settings.record_margin_ms
-        due = {
-            stored.assignment.round
-            for stored in await self._store.open_assignments()
-            if stored.assignment.deadline_s * 1000 <= latest_ms
-        }
+        due = {stored.assignment.round for stored in await self._store.assignments_due(latest_ms // 1000)}
         # What a node accepted and did not do counts as a miss only if it is on record by the deadline.
         return due | await self._store.rounds_owed(now_ms // 1000, latest_ms // 1000)
 

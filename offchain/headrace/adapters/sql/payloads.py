@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 
 from sqlalchemy import Select, and_, delete, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace.adapters.sql.batched import Batched
 from headrace.adapters.sql.database import chunks
 from headrace.adapters.sql.part import StorePart
 from headrace.adapters.sql.rows import request_of
@@ -63,10 +65,20 @@ class PayloadStore(StorePart):
             return await _forget(connection, old, is_referred_to=True)
 
     async def payload(self, payload_hash: Hash32) -> bytes | None:
-        query = select(payloads.c.content).where(payloads.c.payload_hash == payload_hash)
-        async with self._database.read() as connection:
-            content: bytes | None = (await connection.execute(query)).scalar()
-        return content or None
+        return await self._content(payload_hash)
+
+    @cached_property
+    def _content(self) -> Batched[Hash32, bytes | None]:
+        async def work(payload_hashes: Sequence[Hash32]) -> list[bytes | Exception | None]:
+            found: dict[Hash32, bytes] = {}
+            async with self._database.read() as connection:
+                for chunk in chunks(list(dict.fromkeys(payload_hashes))):
+                    query = select(payloads.c.payload_hash, payloads.c.content)
+                    rows = await connection.execute(query.where(payloads.c.payload_hash.in_(chunk)))
+                    found.update({row.payload_hash: row.content for row in rows})
+            return [found.get(payload_hash) or None for payload_hash in payload_hashes]
+
+        return Batched(work)
 
     async def held_prompts(self, prompts: Collection[tuple[Hash32, Address]]) -> set[tuple[Hash32, Address]]:
         async with self._database.read() as connection:

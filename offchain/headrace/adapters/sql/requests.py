@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace.adapters.sql.batched import Batched
 from headrace.adapters.sql.book import RequestBook
+from headrace.adapters.sql.database import chunks
 from headrace.adapters.sql.part import StorePart
 from headrace.adapters.sql.rows import request_of, result_of
 from headrace.adapters.sql.tables import assignments, requests, results, timeline
@@ -23,8 +26,15 @@ class RequestStore(StorePart):
     """Requests."""
 
     async def request(self, request_id: Hash32) -> StoredRequest | None:
-        found = await self._requests(select(requests).where(requests.c.request_id == request_id))
-        return found[0] if found else None
+        return await self._lookup(request_id)
+
+    async def requests_of(self, request_ids: Sequence[Hash32]) -> dict[Hash32, StoredRequest]:
+        found: dict[Hash32, StoredRequest] = {}
+        async with self._database.read() as connection:
+            for chunk in chunks(request_ids):
+                rows = await connection.execute(select(requests).where(requests.c.request_id.in_(chunk)))
+                found.update({row["request_id"]: request_of(row) for row in rows.mappings()})
+        return found
 
     async def requests(
         self,
@@ -104,6 +114,14 @@ class RequestStore(StorePart):
         async with self._database.read() as connection:
             rows = (await connection.execute(query)).mappings()
             return [TimelineEntry(row["at_ms"], row["stage"], row["detail"]) for row in rows]
+
+    @cached_property
+    def _lookup(self) -> Batched[Hash32, StoredRequest | None]:
+        async def work(request_ids: Sequence[Hash32]) -> list[StoredRequest | Exception | None]:
+            found = await self.requests_of(list(dict.fromkeys(request_ids)))
+            return [found.get(request_id) for request_id in request_ids]
+
+        return Batched(work)
 
     async def _requests(self, query: Any) -> list[StoredRequest]:
         async with self._database.read() as connection:

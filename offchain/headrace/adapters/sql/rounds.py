@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace.adapters.sql.batched import Batched
 from headrace.adapters.sql.book import RequestBook
 from headrace.adapters.sql.database import chunks
 from headrace.adapters.sql.part import StorePart
@@ -29,7 +32,7 @@ from headrace.adapters.sql.tables import cycles, decisions, rounds, snapshots
 from headrace.adapters.sql.tables import leaves as leaf_table
 from headrace.core.errors import IllegalTransition, NotFound
 from headrace.core.lifecycle import Cause, RequestState, can_move
-from headrace.core.types import ZERO_HASH, Decision, Hash32, RoundRecord
+from headrace.core.types import ZERO_HASH, Address, Decision, Hash32, RoundRecord
 from headrace.ports import StoredAssignment, StoredCycle, StoredRound
 
 _RUNNING = ("open", "accepted")
@@ -39,7 +42,29 @@ _ENDS = {
     Cause.FAILED: "failed",
     Cause.LEASE_EXPIRED: "lease_expired",
 }
+_RUNNING_QUERY = (
+    select(assignment_table)
+    .where(assignment_table.c.state.in_(_RUNNING))
+    .order_by(assignment_table.c.assigned_at_ms, assignment_table.c.request_id)
+)
+_UPDATE_END = (
+    update(assignment_table)
+    .where(assignment_table.c.request_id == bindparam("of"), assignment_table.c.attempt == bindparam("number"))
+    .values(state=bindparam("new_state"), detail=bindparam("new_detail"), accept_signature=bindparam("new_signature"))
+)
 _BEING_SERVED = (RequestState.ASSIGNED, RequestState.COMPUTING)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How an assignment ended."""
+
+    request_id: Hash32
+    attempt: int
+    cause: Cause
+    at_ms: int
+    detail: str
+    accept_signature: bytes
 
 
 class RoundStore(StorePart):
@@ -165,12 +190,15 @@ class RoundStore(StorePart):
             return (await connection.execute(query)).scalar() or 0
 
     async def assignments(self, request_id: Hash32) -> list[StoredAssignment]:
-        query = (
-            select(assignment_table)
-            .where(assignment_table.c.request_id == request_id)
-            .order_by(assignment_table.c.attempt)
-        )
-        return await self._assignments(query)
+        return await self._tried(request_id)
+
+    @cached_property
+    def _tried(self) -> Batched[Hash32, list[StoredAssignment]]:
+        async def work(request_ids: Sequence[Hash32]) -> list[list[StoredAssignment] | Exception]:
+            found = await self.assignments_of(list(dict.fromkeys(request_ids)))
+            return [list(found.get(request_id, [])) for request_id in request_ids]
+
+        return Batched(work)
 
     async def assignments_of(self, request_ids: Sequence[Hash32]) -> dict[Hash32, list[StoredAssignment]]:
         found: defaultdict[Hash32, list[StoredAssignment]] = defaultdict(list)
@@ -183,39 +211,52 @@ class RoundStore(StorePart):
         return dict(found)
 
     async def open_assignments(self) -> list[StoredAssignment]:
-        query = (
-            select(assignment_table)
-            .where(assignment_table.c.state.in_(_RUNNING))
-            .order_by(assignment_table.c.assigned_at_ms, assignment_table.c.request_id)
-        )
-        return await self._assignments(query)
+        return await self._assignments(_RUNNING_QUERY)
+
+    async def unsent_assignments(self) -> list[StoredAssignment]:
+        return await self._assignments(_RUNNING_QUERY.where(assignment_table.c.state == "open"))
+
+    async def lapsed_assignments(self, now_ms: int) -> list[StoredAssignment]:
+        return await self._assignments(_RUNNING_QUERY.where(assignment_table.c.lease_until_ms <= now_ms))
+
+    async def assignments_due(self, before_s: int) -> list[StoredAssignment]:
+        return await self._assignments(_RUNNING_QUERY.where(assignment_table.c.deadline_s <= before_s))
+
+    async def running_by_node(self) -> dict[Address, int]:
+        query = select(assignment_table.c.node, func.count()).where(assignment_table.c.state.in_(_RUNNING))
+        async with self._database.read() as connection:
+            rows = (await connection.execute(query.group_by(assignment_table.c.node))).all()
+        return dict(rows)
 
     async def end_assignment(
         self, request_id: Hash32, attempt: int, cause: Cause, at_ms: int, detail: str, accept_signature: bytes = b""
     ) -> None:
         if cause not in _ENDS:
             raise IllegalTransition(f"an assignment is not ended by {cause}")
+        await self._ending(_End(request_id, attempt, cause, at_ms, detail, accept_signature))
+
+    @cached_property
+    def _ending(self) -> Batched[_End, None]:
+        return Batched(self._end_assignments, key=lambda end: end.request_id)
+
+    async def _end_assignments(self, ends: Sequence[_End]) -> list[Exception | None]:
+        """Ends of different requests."""
         async with self._database.write() as connection:
-            row = await _running_assignment(connection, request_id, attempt, cause)
-            values: dict[str, Any] = {"state": _ENDS[cause], "detail": detail}
-            if accept_signature:
-                values["accept_signature"] = accept_signature
-            await connection.execute(
-                update(assignment_table)
-                .where(assignment_table.c.request_id == request_id, assignment_table.c.attempt == attempt)
-                .values(values)
-            )
-            book = RequestBook(connection, at_ms)
-            await book.load([request_id])
-            story = {"attempt": attempt, "node": row["node"], "round": row["round"], "detail": detail}
-            # A request that the chain closed or withdrew meanwhile stays where it is; the assignment ends all the same.
-            # So does one whose quorum was moved by another of its nodes before.
-            is_served = book.state(request_id) in _BEING_SERVED and not book.row(request_id)["k"]
-            if is_served or can_move(book.state(request_id), cause):
-                book.move(request_id, cause, story)
-            else:
-                book.note(request_id, f"assignment_{cause}", story)
+            rows = await _rows_of_attempts(connection, ends)
+            book = RequestBook(connection, 0)
+            await book.load([end.request_id for end in ends])
+            outcomes: list[Exception | None] = []
+            changes: list[dict[str, Any]] = []
+            for end in ends:
+                try:
+                    changes.append(_end(book, end, rows.get((end.request_id, end.attempt))))
+                    outcomes.append(None)
+                except (NotFound, IllegalTransition) as exc:
+                    outcomes.append(exc)
+            if changes:
+                await connection.execute(_UPDATE_END, changes)
             await book.flush()
+        return outcomes
 
     async def _assign(
         self, connection: AsyncConnection, cycle: StoredCycle, assigned: Sequence[StoredAssignment]
@@ -275,17 +316,43 @@ async def _supersede(connection: AsyncConnection, quorums: Sequence[Hash32]) -> 
         )
 
 
-async def _running_assignment(connection: AsyncConnection, request_id: Hash32, attempt: int, cause: Cause) -> Row:
-    query = select(assignment_table).where(
-        assignment_table.c.request_id == request_id, assignment_table.c.attempt == attempt
-    )
-    row = (await connection.execute(query)).mappings().first()
+async def _rows_of_attempts(connection: AsyncConnection, ends: Sequence[_End]) -> dict[tuple[Hash32, int], Row]:
+    found: dict[tuple[Hash32, int], Row] = {}
+    for chunk in chunks([end.request_id for end in ends]):
+        query = select(assignment_table).where(assignment_table.c.request_id.in_(chunk))
+        for row in (await connection.execute(query)).mappings():
+            found[(row["request_id"], row["attempt"])] = row
+    return found
+
+
+def _end(book: RequestBook, end: _End, row: Row | None) -> dict[str, Any]:
+    """Move a request by the end of an assignment, and say what changes in the assignment's row.
+
+    Raises:
+        NotFound: there is no such assignment.
+        IllegalTransition: it has ended, or was accepted and is to be accepted or refused.
+    """
     if row is None:
-        raise NotFound(f"the request {request_id} has no assignment {attempt}")
+        raise NotFound(f"the request {end.request_id} has no assignment {end.attempt}")
     # What a node has accepted it can only fail.
-    is_past = row["state"] == "accepted" and cause in (Cause.ACCEPTED, Cause.REFUSED)
+    is_past = row["state"] == "accepted" and end.cause in (Cause.ACCEPTED, Cause.REFUSED)
     if row["state"] not in _RUNNING or is_past:
         raise IllegalTransition(
-            f"assignment {attempt} of {request_id} is {row['state']} and cannot be moved by {cause}"
+            f"assignment {end.attempt} of {end.request_id} is {row['state']} and cannot be moved by {end.cause}"
         )
-    return row
+    book.at_ms = end.at_ms
+    story = {"attempt": end.attempt, "node": row["node"], "round": row["round"], "detail": end.detail}
+    # A request that the chain closed or withdrew meanwhile stays where it is; the assignment ends all the same.
+    # So does one whose quorum was moved by another of its nodes before.
+    state = book.state(end.request_id)
+    if (state in _BEING_SERVED and not book.row(end.request_id)["k"]) or can_move(state, end.cause):
+        book.move(end.request_id, end.cause, story)
+    else:
+        book.note(end.request_id, f"assignment_{end.cause}", story)
+    return {
+        "of": end.request_id,
+        "number": end.attempt,
+        "new_state": _ENDS[end.cause],
+        "new_detail": end.detail,
+        "new_signature": end.accept_signature or row["accept_signature"],
+    }
