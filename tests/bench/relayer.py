@@ -25,11 +25,13 @@ from typing import Any
 import structlog
 from rich.console import Console
 from rich.table import Table
+from sqlalchemy import func, select
 
 from headrace.adapters.clock import SystemClock
 from headrace.adapters.json_rpc import connect_http
 from headrace.adapters.keystore import LocalSigner
 from headrace.adapters.sql.store import SqlStore
+from headrace.adapters.sql.tables import requests as requests_table
 from headrace.adapters.web3_chain import Web3Chain
 from headrace.core import typed_data
 from headrace.core.batching import BatchPolicy
@@ -90,6 +92,14 @@ class StubLink(FakeLink):
         return accept
 
 
+@dataclass(frozen=True)
+class Posting:
+    """Signed transactions, and the ids of the requests in them."""
+
+    transactions: tuple[str, ...]
+    request_ids: tuple[Hash32, ...]
+
+
 @dataclass
 class Relayer:
     """A relayer's loops on a chain, in this process."""
@@ -121,15 +131,30 @@ class Relayer:
 
     async def post(self, requests: Sequence[Request]) -> list[Hash32]:
         """Put requests into the pool, some hundred in a transaction."""
+        return await self.send(await self.signed(requests))
+
+    async def signed(self, requests: Sequence[Request], transactions_before: int = 0) -> Posting:
+        """The transactions that request them, to be sent when some others were."""
         market = self.anvil.contract("InferenceMarket")
+        to = self.anvil.deployment.address_of("InferenceMarket")
+        nonce = int(await self.anvil.rpc("eth_getTransactionCount", self.anvil.accounts[3], "pending"), 16)
+        transactions = []
         for start in range(0, len(requests), IN_ONE_TRANSACTION):
             some = requests[start : start + IN_ONE_TRANSACTION]
             data = market.encode_abi("requestInferenceBatch", [[params_of(each) for each in some], [b""] * len(some)])
             value = sum(each.escrow_wei for each in some)
-            to = self.anvil.deployment.address_of("InferenceMarket")
-            raw, _ = await self.anvil.sign(3, to, data, value, gas=16_000_000, maxFeePerGas=100 * GWEI)
-            await self.anvil.rpc("eth_sendRawTransaction", "0x" + raw.hex())
-        return [request_id(each, self.chain.chain_id, self.chain.market) for each in requests]
+            fields = {"gas": 16_000_000, "maxFeePerGas": 100 * GWEI}
+            fields["nonce"] = nonce + transactions_before + len(transactions)
+            raw, _ = await self.anvil.sign(3, to, data, value, **fields)
+            transactions.append("0x" + raw.hex())
+        ids = [request_id(each, self.chain.chain_id, self.chain.market) for each in requests]
+        return Posting(tuple(transactions), tuple(ids))
+
+    async def send(self, posting: Posting) -> list[Hash32]:
+        """Put what was signed into the pool."""
+        for raw in posting.transactions:
+            await self.anvil.rpc("eth_sendRawTransaction", raw)
+        return list(posting.request_ids)
 
     async def index(self) -> None:
         """Come to the head."""
@@ -140,8 +165,16 @@ class Relayer:
                     return
 
     async def fulfilled(self) -> int:
-        rows = await self.store.requests(limit=1_000_000)
-        return sum(str(row.state) == "fulfilled" for row in rows)
+        """How many are settled."""
+        query = select(func.count()).select_from(requests_table).where(requests_table.c.state == "fulfilled")
+        async with self.store._database.read() as connection:
+            return int((await connection.execute(query)).scalar_one())
+
+    async def eligible_ids(self) -> list[Hash32]:
+        """Of those that wait to be assigned."""
+        query = select(requests_table.c.request_id).where(requests_table.c.state == "eligible")
+        async with self.store._database.read() as connection:
+            return list((await connection.execute(query)).scalars())
 
 
 @asynccontextmanager
@@ -304,8 +337,8 @@ async def from_end_to_end(folder: Path, seed: int, seconds: int, per_block: int)
             done = await confirm(number, at_ms)
             now_s = time.perf_counter()
             if done:
-                for stored in await relayer.store.eligible(100_000):
-                    eligible_at.setdefault(stored.request_id, now_s)
+                for id_ in await relayer.eligible_ids():
+                    eligible_at.setdefault(id_, now_s)
             return done
 
         relayer.store.confirm_up_to = confirm_and_note  # type: ignore[method-assign]
@@ -322,12 +355,17 @@ async def from_end_to_end(folder: Path, seed: int, seconds: int, per_block: int)
 
         relayer.link.deliver = deliver
         await relayer.index()
+        # Signed before the clock runs: requesters are other machines.
+        transactions_each = -(-per_block // IN_ONE_TRANSACTION)
+        postings = [
+            await relayer.signed(relayer.requests(per_block), second * transactions_each) for second in range(seconds)
+        ]
         loops = [relayer.indexer.run(), relayer.scheduler.run(), relayer.settler.run()]
         running = [asyncio.create_task(loop) for loop in loops]
         started_s = time.perf_counter()
         posted: list[Hash32] = []
         for second in range(seconds):
-            posted += await relayer.post(relayer.requests(per_block))
+            posted += await relayer.send(postings[second])
             await asyncio.sleep(max(0.0, started_s + second + 1 - time.perf_counter()))
             await relayer.anvil.mine()
         in_time = await relayer.fulfilled()

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
 from headrace.core.errors import InvalidInput
 from headrace.core.types import ZERO_HASH, Decision, Hash32
+from headrace.core.words import encode_words
 
 _ZERO = bytes(32)
 
@@ -25,7 +25,7 @@ def leaf_of(decision: Decision) -> bytes:
     """The 32-byte leaf of a decision."""
     return keccak(
         keccak(
-            encode(
+            encode_words(
                 ("bytes32", "address", "uint8", "uint8", "uint96", "uint64"),
                 (
                     bytes.fromhex(decision.request_id[2:]),

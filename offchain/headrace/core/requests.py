@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
 from headrace.core.errors import InvalidInput
 from headrace.core.types import Address, Hash32, Lane, Mode, Request
+from headrace.core.words import encode_words
 
 PACKED_TYPES = ("address", "address", "bytes32", "bytes32", "uint256", "uint256", "address")
 
@@ -118,7 +118,7 @@ def params_of(request: Request) -> tuple[object, ...]:
 
 def request_id(request: Request, chain_id: int, market: Address) -> Hash32:
     """keccak256(chain id ‖ market ‖ the request's seven words)."""
-    encoded = encode(("uint256", "address", *PACKED_TYPES), (chain_id, market, *pack(request)))
+    encoded = encode_words(("uint256", "address", *PACKED_TYPES), (chain_id, market, *pack(request)))
     return "0x" + keccak(encoded).hex()
 
 

@@ -5,9 +5,10 @@ each request to its cheapest node that is still free, one request a node and cyc
 `tests/vectors/reference/schedule_round.json` exactly. On top of it stand the filters that the protocol needs: price
 cap, gas budget, probation, nodes that failed the request before, silent nodes.
 
-Policy `spread` has the same order, lanes and filters, and gives a node as many requests a cycle as it has free places. Its
-routes cost reward, gas and time: the node's median time, up to twice as long when all its places are taken, at the price
-of a second that the request's own priority fee sets. So requests go to where it is free, and of equals to the cheapest.
+Policy `spread` has the same order, lanes and filters, and gives a node as many requests a cycle as it has free places.
+Its routes cost reward, gas and time: the node's median time, up to twice as long when all its places are taken, at the
+price of a second that the request's own priority fee sets. So requests go to where it is free, and of equals to the
+cheapest.
 
 A quorum is placed whole or not at all: on its k cheapest nodes of different owners, each for the highest of their
 prices, since the market pays all k of a result alike. Listed again after a miss or dissent, it keeps the nodes that the

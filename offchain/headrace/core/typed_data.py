@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
-from eth_abi.abi import encode
 from eth_keys.datatypes import Signature
 from eth_keys.exceptions import BadSignature
 from eth_utils.crypto import keccak
@@ -19,6 +18,7 @@ from eth_utils.exceptions import ValidationError
 from headrace.core.errors import SignatureMismatch
 from headrace.core.requests import params_of
 from headrace.core.types import Address, Assignment, Hash32, Request, Result, RoundRecord
+from headrace.core.words import encode_words
 
 NAME = "Headrace"
 ATTESTED_KEY_VERIFIER = "Headrace AttestedKeyVerifier"
@@ -132,7 +132,7 @@ class Domain:
 def _separator(chain_id: int, verifying_contract: Address, name: str) -> bytes:
     kinds = ("bytes32", "bytes32", "bytes32", "uint256", "address")
     values = (_DOMAIN_TYPE_HASH, keccak(text=name), keccak(text=VERSION), chain_id, verifying_contract)
-    return keccak(encode(kinds, values))
+    return keccak(encode_words(kinds, values))
 
 
 def typed_message(domain: Domain, name: str, message: Mapping[str, object]) -> dict[str, object]:
@@ -201,7 +201,7 @@ def hash_result(result: Result) -> bytes:
 def hash_result_set(relayer: Address, round_: int, results: Sequence[bytes]) -> bytes:
     """Struct hash of a set of results, given the struct hash of each in the order of the batch."""
     return keccak(
-        encode(
+        encode_words(
             ("bytes32", "address", "uint64", "bytes32"),
             (_TYPE_HASHES["ResultSet"], relayer, round_, keccak(b"".join(results))),
         )
@@ -322,9 +322,13 @@ def require_signer(expected: Address, digest_: bytes, signature: bytes, what: st
 
 
 def _hash(name: str, *values: object) -> bytes:
-    # A field that is a struct is hashed by its own struct hash.
-    kinds = tuple("bytes32" if kind in NESTED_TYPES else kind for _, kind in types_of(name)[name])
-    return keccak(encode(("bytes32", *kinds), (_TYPE_HASHES[name], *values)))
+    return keccak(encode_words(_words_of(name), (_TYPE_HASHES[name], *values)))
+
+
+@cache
+def _words_of(name: str) -> tuple[str, ...]:
+    """The kinds of a struct's words. A field that is a struct is hashed by its own struct hash."""
+    return ("bytes32", *("bytes32" if kind in NESTED_TYPES else kind for _, kind in types_of(name)[name]))
 
 
 def _shown(kind: str, value: object) -> object:
