@@ -13,6 +13,7 @@ from headrace.core import typed_data
 from headrace.core.canonical import canonical_json
 from headrace.core.envelope import content_of, hash_payload
 from headrace.core.errors import ChainUnavailable, IllegalTransition, InvalidInput, SignerUnavailable
+from headrace.core.events import BlockRef
 from headrace.core.gas import counted_verifier_gas, required_answer_bytes
 from headrace.core.lifecycle import Cause
 from headrace.core.lost import MAX_UNRECORDED
@@ -31,7 +32,7 @@ from headrace.core.scheduling import (
 )
 from headrace.core.snapshot import encode_snapshot, policy_hash, to_json
 from headrace.core.tasks import LinkedNode
-from headrace.core.types import ZERO_HASH, Address, Assignment, Decision, DecisionKind, Hash32, MarketTerms
+from headrace.core.types import ZERO_HASH, Address, Assignment, Decision, DecisionKind, GasQuote, Hash32, MarketTerms
 from headrace.ports import (
     Chain,
     Clock,
@@ -78,6 +79,8 @@ class _Caches:
     nodes: dict[str, _KnownNode] = field(default_factory=dict)
     owners: dict[Address, Address] = field(default_factory=dict)
     fixed_answers: dict[Hash32, bool] = field(default_factory=dict)  # by prompt hash
+    ageing: list[Address] = field(default_factory=list)  # nodes whose facts are soon too old
+    gas: tuple[Hash32, GasQuote] | None = None  # by the hash of the block before
 
 
 class Scheduler:
@@ -123,6 +126,8 @@ class Scheduler:
         self._has_bond = has_bond
         self._domain = typed_data.Domain(chain.chain_id, chain.market)
         self._caches = _Caches()
+        self._ttl_ms = self._settings.node_facts_ttl_ms
+        self._refreshing: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Run cycles until cancelled."""
@@ -147,6 +152,8 @@ class Scheduler:
             plan = await self._cycle()
         for assignment in await self._store.unsent_assignments():
             self._dispatcher.start(group, assignment)
+        if self._caches.ageing and self._refreshing is None:
+            self._refreshing = group.create_task(self._refresh(), name="refresh nodes")
         return plan
 
     async def hold(self, request_id: Hash32, until_ms: int) -> bool:
@@ -182,7 +189,7 @@ class Scheduler:
         if await self._is_far_ahead():
             return None
         round_ = await self._store.open_round(self._clock.now_ms(), self._first_round)
-        gas = await self._chain.gas_quote()
+        gas = await self._gas_quote(anchor)
         lane_streak = await self._store.lane_streak()
         requests = await self._waiting_requests(waiting)
         nodes = await self._node_views()
@@ -235,8 +242,8 @@ class Scheduler:
                     return
 
     async def _is_far_ahead(self) -> bool:
-        """Whether so many rounds wait for their records that no more are decided. What a relayer that lost its store may
-        have signed for has a bound by this (`core.lost`)."""
+        """Whether so many rounds wait for their records that no more are decided. What a relayer that lost its store
+        may have signed for has a bound by this (`core.lost`)."""
         newest = await self._store.rounds(limit=MAX_UNRECORDED + 1)
         waiting = sum(stored.state == "closed" for stored in newest)
         if waiting >= MAX_UNRECORDED:
@@ -392,22 +399,45 @@ class Scheduler:
     async def _node_views(self) -> tuple[NodeView, ...]:
         assigned = await self._store.running_by_node()
         views = []
-        for linked in self._link.linked():
-            known = await self._known_node(linked)
+        for linked, known in await self._known_nodes():
             if known.facts.is_active and int(known.facts.payee, 16):
                 views.append(_node_view(linked, known, assigned.get(linked.node, 0)))
         return tuple(sorted(views, key=lambda view: view.node))
 
-    async def _known_node(self, linked: LinkedNode) -> _KnownNode:
-        """Chain facts of a node, at most `node_facts_ttl_ms` old."""
+    async def _known_nodes(self) -> list[tuple[LinkedNode, _KnownNode]]:
+        """The linked nodes with their chain facts, which are at most `node_facts_ttl_ms` old."""
+        linked = self._link.linked()
+        await self._read_nodes([each.node for each in linked if self._age_ms(each.node) > self._ttl_ms])
+        self._caches.ageing = [each.node for each in linked if self._age_ms(each.node) > self._ttl_ms // 2]
+        return [(each, self._caches.nodes[each.node]) for each in linked]
+
+    async def _read_nodes(self, nodes: Sequence[Address]) -> None:
+        known = await asyncio.gather(*(self._read_node(node) for node in nodes))
+        self._caches.nodes.update(zip(nodes, known, strict=True))
+
+    async def _read_node(self, node: Address) -> _KnownNode:
         now_ms = self._clock.now_ms()
-        known = self._caches.nodes.get(linked.node)
-        if known is None or now_ms - known.read_at_ms > self._settings.node_facts_ttl_ms:
-            facts = await self._chain.node_facts(linked.node)
-            offers = await self._chain.offers(linked.node, list(self._models))
-            known = _KnownNode(facts, tuple(offers), now_ms)
-            self._caches.nodes[linked.node] = known
-        return known
+        facts = await self._chain.node_facts(node)
+        offers = await self._chain.offers(node, list(self._models))
+        return _KnownNode(facts, tuple(offers), now_ms)
+
+    def _age_ms(self, node: Address) -> int:
+        known = self._caches.nodes.get(node)
+        return self._clock.now_ms() - known.read_at_ms if known else self._ttl_ms + 1
+
+    async def _refresh(self) -> None:
+        """Read anew, behind the cycles, what will soon be too old for them."""
+        try:
+            await self._read_nodes(self._caches.ageing)
+        except ChainUnavailable as exc:
+            log.info("node_facts_not_refreshed", error=str(exc))
+        self._refreshing = None
+
+    async def _gas_quote(self, anchor: BlockRef) -> GasQuote:
+        """What the block after the anchor asks for, which is asked once."""
+        if self._caches.gas is None or self._caches.gas[0] != anchor.hash:
+            self._caches.gas = (anchor.hash, await self._chain.gas_quote())
+        return self._caches.gas[1]
 
 
 def _node_view(linked: LinkedNode, known: _KnownNode, assigned: int) -> NodeView:

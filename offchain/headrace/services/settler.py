@@ -42,6 +42,7 @@ _MOST_WITHOUT_BOND = 1_000  # results that are looked through for those that nee
 class SettlerSettings:
     """Waits and bounds of the settler."""
 
+    min_gap_ms: int = 50  # results come one by one, and each look at what is ready reads all of it
     poll_ms: int = 200
     max_open_batches: int = 4  # on their way at once; they go out under nonces in a row
     idle_poll_ms: int = 1_000  # when nothing waits: only the deadline of an assignment could come near
@@ -107,6 +108,7 @@ class Settler:
             except ExpiredContext as exc:
                 log.warning("settling_on_hold", error=str(exc))
             pause_ms = self._settings.idle_poll_ms if self._is_idle else self._settings.poll_ms
+            await asyncio.sleep(self._settings.min_gap_ms / 1000)
             await self.wake.wait(pause_ms / 1000)
 
     async def step(self) -> bool:

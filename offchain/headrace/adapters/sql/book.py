@@ -26,6 +26,7 @@ _CHANGING = (
     "released_until_s",
     "closed",
 )
+_LOADED = tuple(requests.c[name] for name in ("request_id", "k", "deadline_s", "callback_gas", *_CHANGING))
 _UPDATE = (
     update(requests)
     .where(requests.c.request_id == bindparam("key"))
@@ -54,10 +55,10 @@ class RequestBook:
         self._entries: list[dict[str, Any]] = []
 
     async def load(self, request_ids: Iterable[Hash32]) -> None:
-        """Read those requests that are in the store."""
+        """Read those requests that are in the store, as far as a book looks at them."""
         missing = [request_id for request_id in dict.fromkeys(request_ids) if request_id not in self._rows]
         for chunk in chunks(missing):
-            rows = await self._connection.execute(select(requests).where(requests.c.request_id.in_(chunk)))
+            rows = await self._connection.execute(select(*_LOADED).where(requests.c.request_id.in_(chunk)))
             for row in rows.mappings():
                 self._rows[row["request_id"]] = {**row, "state": RequestState(row["state"])}
 
