@@ -1,4 +1,4 @@
-"""ABI values: the reader agrees with eth_abi, and says when data is cut off."""
+"""ABI values: reader and writer agree with eth_abi, and say what they cannot take."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from headrace.adapters.abi_codec import CONTRACTS, ErrorDecoder, load_abi, type_of
 from headrace.adapters.abi_reader import MalformedData, ValuesReader
+from headrace.adapters.abi_writer import ValuesWriter
+from headrace.core.errors import InvalidInput
 
 Kind = dict[str, Any]
 
@@ -75,6 +77,36 @@ def test_reader__agrees_with_eth_abi(case: tuple[list[Kind], list[tuple[Any, Any
     kinds, pairs = case
     data = encode([type_of(kind) for kind in kinds], [pair[0] for pair in pairs])
     assert ValuesReader(kinds).read(data) == [pair[1] for pair in pairs]
+
+
+@given(case=CASES)
+def test_writer__agrees_with_eth_abi(case: tuple[list[Kind], list[tuple[Any, Any]]]) -> None:
+    kinds, pairs = case
+    values = [pair[0] for pair in pairs]
+    assert ValuesWriter(kinds).write(values) == encode([type_of(kind) for kind in kinds], values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("uint40", 2**40),
+        ("uint256", -1),
+        ("int256", 2**255),
+        ("int256", True),
+        ("bool", 1),
+        ("address", "0x11"),
+        ("bytes32", b"short"),
+        ("bytes4", b"12345"),
+        ("bytes", "0x11"),
+        ("string", b"a"),
+        ("uint8[]", 3),
+        ("uint8[2]", [1]),
+        ("uint8[2]", "12"),
+    ],
+)
+def test_writer__value_that_does_not_fit__is_refused(kind: str, value: object) -> None:
+    with pytest.raises(InvalidInput):
+        ValuesWriter([{"type": kind}]).write([value])
 
 
 @given(case=CASES, share=st.floats(0, 0.999))

@@ -8,10 +8,10 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
 from headrace.adapters.abi_reader import MalformedData, ValuesReader
+from headrace.adapters.abi_writer import ValuesWriter
 from headrace.core.events import ChainEvent
 from headrace.core.types import ZERO_HASH, Address, Hash32
 
@@ -28,12 +28,9 @@ class _Signature(NamedTuple):
 
     name: str
     inputs: tuple[Mapping[str, Any], ...]
-    types: tuple[str, ...]
+    hash: bytes
+    writer: ValuesWriter
     outputs: ValuesReader
-
-    @property
-    def hash(self) -> bytes:
-        return keccak(text=f"{self.name}({','.join(self.types)})")
 
 
 class ContractAbi:
@@ -43,9 +40,13 @@ class ContractAbi:
         self._functions = {each.name: each for each in _entries(load_abi(name), "function")}
 
     def call(self, function: str, *values: Any) -> bytes:
-        """The data of a call. Structs are tuples, bytes are bytes."""
+        """The data of a call. Structs are tuples, bytes are bytes.
+
+        Raises:
+            InvalidInput: a value is not of its type.
+        """
         entry = self._functions[function]
-        return entry.hash[:4] + encode(entry.types, values)
+        return entry.hash[:4] + entry.writer.write(values)
 
     def result(self, function: str, data: bytes) -> list[Any]:
         """What a call returned, in the conventions of `ChainEvent.args`."""
@@ -173,7 +174,8 @@ def _entries(entries: Iterable[Mapping[str, Any]], kind: str) -> list[_Signature
         _Signature(
             entry["name"],
             tuple(entry["inputs"]),
-            tuple(type_of(given) for given in entry["inputs"]),
+            keccak(text=f"{entry['name']}({','.join(type_of(given) for given in entry['inputs'])})"),
+            ValuesWriter(entry["inputs"]),
             ValuesReader(entry.get("outputs", ())),
         )
         for entry in entries

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from eth_abi.exceptions import EncodingError
 
 from headrace.adapters.abi_codec import ContractAbi
 from headrace.adapters.web3_reading import ChainReader
@@ -93,7 +92,7 @@ class HoldingsReader(ChainReader):
     def call(self, contract: str, function: str, *values: object, value_wei: int = 0) -> Call:
         try:
             data = ContractAbi(contract).call(function, *values)
-        except EncodingError as exc:
+        except InvalidInput as exc:
             raise InvalidInput(f"{function} cannot take what is given: {exc}") from exc
         return Call(self._deployment.address_of(contract), data, value_wei)
 

@@ -101,16 +101,14 @@ class ResultStore(StorePart):
         return Batched(work)
 
     async def ready_results(self, limit: int) -> list[tuple[StoredResult, ...]]:
-        last = select(assignments.c.request_id, func.max(assignments.c.round).label("round"))
-        last_round = last.group_by(assignments.c.request_id).subquery()
+        last_round = select(func.max(assignments.c.round)).where(assignments.c.request_id == requests.c.request_id)
         ready = (
             select(results.c.request_id, results.c.node, results.c.round, results.c.received_at_ms)
             .join(requests, requests.c.request_id == results.c.request_id)
-            .outerjoin(last_round, last_round.c.request_id == results.c.request_id)
             .where(requests.c.state == str(RequestState.SIGNED))
             .where(~exists().where(dead_letters.c.request_id == requests.c.request_id))
             # A quorum may have votes of earlier rounds, too.
-            .where(or_(requests.c.k == 0, results.c.round == last_round.c.round))
+            .where(or_(requests.c.k == 0, results.c.round == last_round.scalar_subquery()))
             .subquery()
         )
         query = (
