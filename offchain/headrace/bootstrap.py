@@ -55,6 +55,7 @@ from headrace.services.poster import Poster, PosterSettings
 from headrace.services.prover import Prover, ProverSettings, RelayersProofs
 from headrace.services.reaper import Reaper
 from headrace.services.reconciler import Reconciler
+from headrace.services.recovery import Hold, Recovery
 from headrace.services.scheduler import Scheduler, SchedulerSettings
 from headrace.services.sender import Sender
 from headrace.services.settler import Settler
@@ -68,6 +69,7 @@ log = structlog.get_logger(__name__)
 DRAIN_TIMEOUT_S = 10.0
 _DRAIN_POLL_S = 0.1
 _PRICES_EVERY_S = 30.0
+_HOLD_MARGIN_S = 30  # clocks and block times differ
 
 
 # The relayer
@@ -80,6 +82,7 @@ class _Relayer:
     store: SqlStore
     link: LinkServer
     indexer: Indexer
+    recovery: Recovery
     scheduler: Scheduler
     aggregator: Aggregator
     settler: Settler
@@ -178,6 +181,7 @@ async def _wire(
     bonding = Bonding(chain, metrics, signer.address, schedule.ring)
     await bonding.step()
     dispatcher = Dispatcher(store, link, clock, metrics, domain, names, schedule.ring)
+    recovery = Recovery(chain, store, clock, signer.address, _hold_s(settings.relayer, policy))
     scheduler = Scheduler(
         chain,
         store,
@@ -193,7 +197,7 @@ async def _wire(
         rounds,
         SchedulerSettings(lease_ms=settings.relayer.lease_ms),
         schedule,
-        has_bond=bonding.holds,
+        has_bond=lambda: bonding.holds() and recovery.may_assign(),
     )
     batching = BatchPolicy(settings.relayer.batch.max_results, settings.relayer.batch.max_age_ms)
     named = submitter.address if submitter else None
@@ -242,6 +246,7 @@ async def _wire(
         store=store,
         link=link,
         indexer=indexer,
+        recovery=recovery,
         scheduler=scheduler,
         aggregator=Aggregator(chain, store, clock, metrics, terms, schedule.ring, settler.wake.ring),
         settler=settler,
@@ -261,7 +266,8 @@ async def _wire(
             policy,
             metrics,
             indexer,
-            scheduler,
+            recovery,
+            recovery.guarding(scheduler.hold),
             intake,
             named,
             gauges,
@@ -312,6 +318,12 @@ def _posting(
     return Intake(chain, store, clock, metrics, relayer, terms, ring, taken, has_bond=bonding.holds), poster
 
 
+def _hold_s(settings: RelayerSettings, policy: Policy) -> int:
+    """How long a release or a lease may count that an old copy of the store knows nothing of."""
+    leases_s = settings.lease_ms * policy.max_assignments // 1000
+    return max(ApiLimits().release_s, leases_s) + _HOLD_MARGIN_S
+
+
 def _guard(chain: Web3Chain, *, by_submitter: bool) -> GuardPolicy:
     allowed = selectors()
     submit = allowed["submitResultsFor" if by_submitter else "submitResults"]
@@ -334,7 +346,8 @@ def _api_context(
     policy: Policy,
     metrics: PrometheusMetrics,
     indexer: Indexer,
-    scheduler: Scheduler,
+    recovery: Recovery,
+    hold: Hold,
     intake: Intake,
     submitter: Address | None,
     gauges: Gauges,
@@ -348,7 +361,7 @@ def _api_context(
         if submitter and gauges.balance_wei is not None and gauges.balance_wei < min_balance_wei:
             needs = f"has {gauges.balance_wei} wei and needs {min_balance_wei} for gas"
             reasons.append(f"The submitter {submitter} {needs}: send it some.")
-        return reasons
+        return reasons + recovery.why_not_ready()
 
     return ApiContext(
         store=store,
@@ -363,7 +376,7 @@ def _api_context(
         or f"ws://{settings.relayer.link_host}:{settings.relayer.link_port}/link",
         metrics_text=metrics.text,
         metrics=metrics,
-        hold=scheduler.hold,
+        hold=hold,
         intake=intake,
         has_bond=bonding.holds,
         readiness=readiness,
@@ -408,6 +421,7 @@ async def _serve(relayer: _Relayer, serve_api: Callable[[], Coroutine[Any, Any, 
         ]
         # What looks eligible before may long be settled.
         await relayer.indexer.caught_up.wait()
+        await relayer.recovery.run_once()
         beginning = [
             group.create_task(relayer.scheduler.run(), name="scheduler"),
             group.create_task(relayer.poster.run(), name="poster"),

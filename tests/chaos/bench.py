@@ -9,7 +9,7 @@ import asyncio
 import gzip
 import inspect
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -289,7 +289,7 @@ class Bench:
         self.services = await self.start()
         await self.index()
 
-    async def start(self, chain: Chain | None = None) -> Services:
+    async def start(self, chain: Chain | None = None, may_assign: Callable[[], bool] = lambda: True) -> Services:
         """A relayer's services over the database."""
         over: Any = chain or self.chain
         clock, metrics, signer = self.clock, self.metrics, self.signer
@@ -313,6 +313,7 @@ class Bench:
             await over.next_round(signer.address),
             rounds,
             SchedulerSettings(lease_ms=60_000),
+            has_bond=may_assign,
         )
         settler = Settler(
             over, store, self.link, sender, clock, signer, metrics, terms, AT_ONCE, rounds, scheduler.wake.ring

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from headrace.core import typed_data
 from headrace.core.errors import Unknown
+from headrace.core.lost import MAX_UNRECORDED, lost_record
 from headrace.core.scheduling import Policy, plan_cycle
 from headrace.core.snapshot import decode_snapshot, policy_hash
-from headrace.core.types import DecisionKind, GasQuote, Reason
+from headrace.core.types import ZERO_HASH, DecisionKind, GasQuote, Reason
 from tests.services.world import LEASE_MS, a_world
 
 
@@ -65,6 +66,20 @@ async def test_step__nothing_new__stores_no_further_cycle() -> None:
         assert await world.cycle() is not None
         assert await world.cycle() is None
         assert (await world.store.last_decisions([id_]))[id_].reason is Reason.NO_NODE_FOR_MODEL
+
+
+async def test_step__many_rounds_wait_for_their_records__none_is_decided_until_some_are_on_record() -> None:
+    """What a relayer that loses its store may have signed for has a bound by it."""
+    async with a_world() as world:
+        records = [lost_record(world.signer.address, number, 1, ZERO_HASH) for number in range(1, MAX_UNRECORDED + 1)]
+        await world.store.seal_lost_rounds(records, world.clock.now_ms())
+        (id_,) = await world.post(world.request())
+        assert await world.cycle() is None
+        world.chain.mine(world.chain.recorded(world.signer.address, records[0]))
+        await world.index()
+        assert await world.cycle() is not None
+        (stored,) = await world.store.assignments(id_)
+        assert stored.assignment.round == MAX_UNRECORDED + 1
 
 
 async def test_step__policy_changed_after_an_assignment__goes_on_in_a_new_round() -> None:

@@ -1,5 +1,5 @@
-"""The command line: `headrace relayer | node | key | request | credit | stake | bond | owner | verifier | audit |
-watch`.
+"""The command line: `headrace relayer | node | key | request | credit | stake | bond | owner | verifier | store |
+audit | watch`.
 
 Errors are one red sentence on stderr: exit code 1, or 2 for a command that is typed wrongly; 3 and 64 of `audit` and
 `watch`, whose 1 and 2 are verdicts. HEADRACE_DEBUG shows where errors come from.
@@ -35,6 +35,7 @@ from headrace.cli import (
     stake,
     stake_keys,
     stake_prices,
+    stores,
     verdicts,
     verifier,
     watching,
@@ -76,6 +77,7 @@ app.add_typer(bond.app, name="bond")
 app.add_typer(owner.app, name="owner")
 app.add_typer(verifier.app, name="verifier")
 app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(stores.app, name="store")
 stake.app.command("prices")(stake_prices.set_prices)
 stake.app.command("withdraw-models")(stake_prices.withdraw_models)
 stake.app.command("rotate-key")(stake_keys.rotate_key)

@@ -11,6 +11,7 @@ from headrace.adapters.sql.intents import IntentStore
 from headrace.adapters.sql.leases import SqlLease
 from headrace.adapters.sql.payloads import PayloadStore
 from headrace.adapters.sql.postings import PostingStore
+from headrace.adapters.sql.recovery import RecoveryStore
 from headrace.adapters.sql.requests import RequestStore
 from headrace.adapters.sql.results import ResultStore
 from headrace.adapters.sql.rounds import RoundStore
@@ -28,6 +29,7 @@ class SqlStore(
     FaultStore,
     PostingStore,
     SqlLease,
+    RecoveryStore,
 ):
     """What a relayer knows. Each call is one transaction."""
 
