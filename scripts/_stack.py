@@ -97,9 +97,12 @@ class Stack:
     report: Callable[[str], None] = print
     preferred_api_port: int = 0
     nodes: int = 2  # each of another owner
+    is_pair: bool = False  # whether nodes know of a standby, which `start_standby` starts
     rpc_port: int = 0
     api_port: int = 0
     link_port: int = 0
+    standby_api_port: int = 0
+    standby_link_port: int = 0
     parts: dict[str, Part] = field(default_factory=dict)
     _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
@@ -126,8 +129,9 @@ class Stack:
 
     @property
     def link_url(self) -> str:
-        """Where the relayer takes nodes' links."""
-        return f"ws://127.0.0.1:{self.link_port}/link"
+        """Where the relayer takes nodes' links; of a pair, both places."""
+        ports = (self.link_port, self.standby_link_port) if self.is_pair else (self.link_port,)
+        return ",".join(f"ws://127.0.0.1:{port}/link" for port in ports)
 
     @property
     def deployments(self) -> Path:
@@ -151,6 +155,7 @@ class Stack:
         (self.folder / "logs").mkdir(parents=True)
         self.rpc_port, self.link_port = free_port(), free_port()
         self.api_port = free_port(self.preferred_api_port)
+        self.standby_api_port, self.standby_link_port = free_port(), free_port()
         self.report("starting a local chain (anvil, a block every second)")
         self.start_chain()
         self.report("deploying the contracts (ape run deploy)")
@@ -183,6 +188,21 @@ class Stack:
         """Start the relayer, with some settings changed, and wait until it is ready."""
         self._spawn("relayer", ["headrace", "relayer"], {**self.relayer_environment(), **(changes or {})})
         self._await("relayer", lambda: self.get("/readyz") is not None)
+
+    def start_standby(self) -> None:
+        """Start a second process of the relayer, and wait until it stands by."""
+        ports = {"API_PORT": self.standby_api_port, "LINK_PORT": self.standby_link_port}
+        changes = {f"HEADRACE_RELAYER__{name}": str(port) for name, port in ports.items()}
+        command = ["headrace", "relayer", "--standby"]
+        self._spawn("relayer-standby", command, {**self.relayer_environment(), **changes})
+        url = f"http://127.0.0.1:{self.standby_api_port}/healthz"
+        self._await("relayer-standby", lambda: _fetch(urllib.request.Request(url)) is not None)
+
+    def follow(self) -> None:
+        """Turn to the standby: its ports are the relayer's now, and the other's are for the next standby."""
+        self.api_port, self.standby_api_port = self.standby_api_port, self.api_port
+        self.link_port, self.standby_link_port = self.standby_link_port, self.link_port
+        self.parts["relayer"] = self.parts.pop("relayer-standby")
 
     def start_node(self, number: int) -> None:
         """Start a node; it links itself."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import random
 import secrets
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import structlog
 
 from headrace.adapters.clock import SystemClock
-from headrace.adapters.file_lock import Held, alone_with
+from headrace.adapters.file_lock import FileLock
 from headrace.adapters.keystore import LocalSigner
 from headrace.adapters.link_server import LinkServer
 from headrace.adapters.llama_cpp import DEFAULT_CONTEXT_TOKENS, LlamaCppBackend
@@ -28,7 +29,7 @@ from headrace.adapters.web3_chain import Web3Chain
 from headrace.api.app import create_app
 from headrace.api.context import ApiContext, ApiLimits, Contracts, OperatorDoor
 from headrace.api.rates import RateLimits
-from headrace.api.server import bind, serve
+from headrace.api.server import Front, bind, serve
 from headrace.core.batching import BatchPolicy
 from headrace.core.calls import fault_selectors, selectors
 from headrace.core.errors import ConfigurationError, HeadraceError, InvalidInput, UnknownModel
@@ -51,6 +52,7 @@ from headrace.services.gauges import Gauges
 from headrace.services.indexer import Indexer, IndexerSettings
 from headrace.services.intake import Intake, IntakeSettings
 from headrace.services.keeper import Keeper, KeeperSettings
+from headrace.services.leading import Leading
 from headrace.services.poster import Poster, PosterSettings
 from headrace.services.prover import Prover, ProverSettings, RelayersProofs
 from headrace.services.reaper import Reaper
@@ -69,6 +71,7 @@ log = structlog.get_logger(__name__)
 DRAIN_TIMEOUT_S = 10.0
 _DRAIN_POLL_S = 0.1
 _PRICES_EVERY_S = 30.0
+_STANDING_BY = "standby: another process leads this relayer, and this one takes over when it is gone."
 _HOLD_MARGIN_S = 30  # clocks and block times differ
 
 
@@ -102,37 +105,118 @@ async def run_relayer(settings: Settings) -> None:
     Raises:
         ConfigurationError: a key, a bond, a balance, a port or the deployment is missing or wrong.
         ChainUnavailable: the chain does not answer at the start.
+        NotLeader: another process leads, or has taken over from this one.
     """
     signer, submitter = open_signer(settings, "relayer"), open_submitter(settings)
     async with AsyncExitStack() as stack:
         listener = bind(settings.relayer.api_host, settings.relayer.api_port)
         stack.callback(listener.close)
-        door = bind(settings.relayer.link_host, settings.relayer.link_port, "HEADRACE_RELAYER__LINK_PORT")
+        # Nodes are refused until this process leads, and so try the next of their relayers.
+        door = bind(
+            settings.relayer.link_host, settings.relayer.link_port, "HEADRACE_RELAYER__LINK_PORT", listens=False
+        )
         stack.callback(door.close)
         chain = await stack.enter_async_context(open_chain(settings))
         await _require_fit(chain, signer, submitter, settings.relayer.min_balance_wei)
         settings.relayer.database.parent.mkdir(parents=True, exist_ok=True)
-        _take_alone(stack, settings.relayer.database)
-        store = await SqlStore.open(f"sqlite+aiosqlite:///{settings.relayer.database}", SystemClock())
-        stack.push_async_callback(store.close)
-        relayer = await _wire(settings, chain, store, signer, submitter, door)
+        metrics = PrometheusMetrics()
+        store, leading = await _open_store(stack, settings.relayer, metrics)
         named = {"submitter": submitter.address} if submitter else {}
-        log.info("relayer_started", relayer=signer.address, chain=chain.chain_id, market=chain.market, **named)
-        await _serve(relayer, lambda: serve(create_app(relayer.api), listener))
+
+        async def wire() -> _Relayer:
+            return await _wire(settings, chain, store, signer, submitter, door, metrics)
+
+        async with asyncio.TaskGroup() as group:
+            front = await _stand_by(group, settings.relayer, leading, wire, listener)
+            lead = group.create_task(leading.run(), name="lead")
+            try:
+                relayer = await wire()
+                front.show(relayer.api)
+                log.info("relayer_started", relayer=signer.address, chain=chain.chain_id, market=chain.market, **named)
+                await _serve(relayer, leading)
+            finally:
+                lead.cancel()
+                front.close()
 
 
-def _take_alone(stack: AsyncExitStack, database: Path) -> None:
+class _Front:
+    """The API's port, from when there is something to show: of a relayer that stands by, then of one that leads."""
+
+    def __init__(self, group: asyncio.TaskGroup, listener: socket.socket) -> None:
+        self._group = group
+        self._listener = listener
+        self._front: Front | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    def show(self, context: ApiContext) -> None:
+        """Serve this from now on."""
+        app = create_app(context)
+        if self._front is not None:
+            self._front.app = app
+            return
+        self._front = Front(app)
+        self._serving = self._group.create_task(serve(self._front, self._listener), name="api")
+
+    def close(self) -> None:
+        """Let calls that are running finish, and take no more."""
+        if self._serving is not None:
+            self._serving.cancel()
+
+
+async def _open_store(
+    stack: AsyncExitStack, settings: RelayerSettings, metrics: PrometheusMetrics
+) -> tuple[SqlStore, Leading]:
+    """The relayer's store, which takes no write before this process leads."""
+    lock = FileLock(settings.database)
+    stack.callback(lock.free)
+    has_lock = _take_lock(lock, settings)
+    url = f"sqlite:///{settings.database}"
+    store = await SqlStore.open(url, SystemClock(), is_fenced=True, migrate=has_lock)
+    stack.push_async_callback(store.close)
+    leading = Leading(store, lock, f"process {os.getpid()} on {socket.gethostname()}", metrics)
+    stack.push_async_callback(leading.give_back)
+    return store, leading
+
+
+def _take_lock(lock: FileLock, settings: RelayerSettings) -> bool:
     try:
-        stack.enter_context(alone_with(database))
-    except Held as exc:
-        raise ConfigurationError(
-            f"another relayer (process {exc.pid}) works with {database}: stop it, or give this one its own "
-            "HEADRACE_RELAYER__DATABASE and key"
-        ) from None
+        has_lock = lock.take()
     except OSError as exc:
         raise ConfigurationError(
-            f"nothing can be written beside {database} ({exc.strerror}): correct HEADRACE_RELAYER__DATABASE"
+            f"nothing can be written beside {settings.database} ({exc.strerror}): correct HEADRACE_RELAYER__DATABASE"
         ) from exc
+    if not has_lock and not settings.standby:
+        raise ConfigurationError(
+            f"another relayer (process {lock.other}) works with {settings.database}: stop it, start this one with "
+            "--standby to follow it, or give this one its own HEADRACE_RELAYER__DATABASE and key"
+        )
+    return has_lock
+
+
+async def _stand_by(
+    group: asyncio.TaskGroup,
+    settings: RelayerSettings,
+    leading: Leading,
+    wire: Callable[[], Awaitable[_Relayer]],
+    listener: socket.socket,
+) -> _Front:
+    """Wait until this process leads; one that is to stand by shows what is in the store meanwhile.
+
+    Raises:
+        NotLeader: another process leads, and this one is not to stand by.
+    """
+    front = _Front(group, listener)
+    if not settings.standby:
+        await leading.take_unless_led()
+    elif not await leading.take():
+        try:
+            front.show(replace((await wire()).api, readiness=lambda: [_STANDING_BY]))
+            log.info("standing_by", database=str(settings.database))
+            await leading.wait()
+        except BaseException:
+            front.close()
+            raise
+    return front
 
 
 async def _require_fit(
@@ -160,8 +244,9 @@ async def _wire(
     signer: LocalSigner,
     submitter: LocalSigner | None,
     door: socket.socket,
+    metrics: PrometheusMetrics,
 ) -> _Relayer:
-    clock, metrics, rounds = SystemClock(), PrometheusMetrics(), asyncio.Lock()
+    clock, rounds = SystemClock(), asyncio.Lock()
     terms, models = await chain.market_terms(), await chain.models()
     policy = settings.relayer.policy.policy()
     domain = Domain(chain.chain_id, chain.market)
@@ -407,13 +492,13 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-async def _serve(relayer: _Relayer, serve_api: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run all loops. When cancelled, scheduling and posting stop first and settling last."""
+async def _serve(relayer: _Relayer, leading: Leading) -> None:
+    """Run all loops. When cancelled, scheduling and posting stop first and settling last; when a loop broke, or the
+    lead is lost, all at once."""
     async with asyncio.TaskGroup() as group:
         doors = [
             group.create_task(relayer.indexer.run(), name="indexer"),
             group.create_task(relayer.link.run(relayer.aggregator), name="link"),
-            group.create_task(serve_api(), name="api"),
             group.create_task(relayer.gauges.run(), name="gauges"),
             group.create_task(relayer.bonding.run(), name="bond"),
             group.create_task(relayer.reconciler.run(), name="reconciler"),
@@ -437,7 +522,8 @@ async def _serve(relayer: _Relayer, serve_api: Callable[[], Coroutine[Any, Any, 
         except asyncio.CancelledError:
             for task in beginning:
                 task.cancel()
-            await _drain(relayer)
+            if leading.token and not any(task.done() for task in (*settling, *doors)):
+                await _drain(relayer)
             for task in (*settling, *doors):
                 task.cancel()
             raise

@@ -30,6 +30,7 @@ Wei = Annotated[int, Field(ge=0, lt=1 << 96)]
 HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
 AddressText = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{40}$", to_lower=True)]
 SocketUrl = Annotated[str, StringConstraints(pattern=r"^wss?://\S+$")]
+SocketUrls = Annotated[str, StringConstraints(pattern=r"^wss?://[^\s,]+(\s*,\s*wss?://[^\s,]+)*$")]
 
 
 class Section(BaseModel):
@@ -126,6 +127,7 @@ class RelayerSettings(Section):
     link_port: Port = 8481
     public_link_url: SocketUrl | None = None
     database: Path = Path(".headrace/relayer.db")
+    standby: bool = False
     batch: BatchSettings = BatchSettings()
     policy: PolicySettings = PolicySettings()
     gasless: GaslessSettings = GaslessSettings()
@@ -160,7 +162,7 @@ class NodeSettings(Section):
     key: KeySettings = KeySettings()
     payer: KeySettings = KeySettings()
     self_settlement: SelfSettlementSettings = SelfSettlementSettings()
-    relayer_link_url: SocketUrl = "ws://127.0.0.1:8481/link"
+    relayer_link_url: SocketUrls = "ws://127.0.0.1:8481/link"
     relayer: AddressText | None = None
     journal: Path = Path(".headrace/node.db")
     models: tuple[str, ...] = ("smollm2-135m-instruct",)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import importlib.util
 import json
+import socket
 import threading
 from typing import Any
 
@@ -26,7 +28,7 @@ from headrace.core.link_messages import RejectionCode, heartbeat_digest
 from headrace.core.tasks import Accept, Refusal, RefusalReason, Task
 from headrace.core.typed_data import digest, hash_accept, hash_result, hash_result_set, require_signer
 from headrace.core.types import Price, Result
-from headrace.node.daemon import link_url
+from headrace.node.daemon import link_url, link_urls
 from tests.fakes import START_S, FakeSigner
 from tests.node.world import DEADLINE_S, DOMAIN, MODEL, NODE_KEY, RELAYER_KEY, World, make_task
 
@@ -529,6 +531,27 @@ async def test_a_stop_without_a_link_does_not_wait_for_one(world: World) -> None
         await node.result()
 
 
+async def test_of_several_relayers_the_next_that_answers_is_linked_to_when_one_is_gone(world: World) -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        port = place.getsockname()[1]
+    hung = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    async with hung, contextlib.AsyncExitStack() as first:
+        leader = await first.enter_async_context(world.serving())
+        ports = (9, leader.port, hung.sockets[0].getsockname()[1], port)
+        urls = " , ".join(f"ws://127.0.0.1:{each}" for each in ports)
+        async with world.node(link_url=urls, answer_timeout_s=0.3) as node:
+            await world.linked()
+            await first.aclose()
+            assert not node.running.done()
+            async with world.serving(port=port):
+                await world.linked()
+
+
 async def test_a_dispatch_whose_link_breaks_is_unknown(world: World) -> None:
     world.backend.gate.clear()
     async with world.serving() as link, world.node() as node:
@@ -574,6 +597,7 @@ async def test_a_real_model_answers_over_the_link(world: World) -> None:
 )
 def test_the_links_path_may_be_left_out(url: str, whole: str) -> None:
     assert link_url(url) == whole
+    assert link_urls(f"{url}, {url}") == [whole, whole]
 
 
 async def _until_state(world: World, journal: Any, task: Task, state: TaskState) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,4 +80,4 @@ def _machine() -> str:
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
-        return socket.gethostname()[:64]
+        return os.uname().nodename[:64]

@@ -10,12 +10,24 @@ from collections.abc import Iterator
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import Receive, Scope, Send
 
 from headrace.core.errors import ConfigurationError
 
 DRAIN_S = 10
 # Beyond it callers get 503. Half-open connections must leave file descriptors for the chain and the store.
 MAX_CONNECTIONS = 512
+
+
+class Front:
+    """One application now and another later, at the same port: of a relayer that stands by, then of one that leads."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a call to the application of now."""
+        await self.app(scope, receive, send)
 
 
 class _Server(uvicorn.Server):
@@ -26,13 +38,14 @@ class _Server(uvicorn.Server):
         yield
 
 
-def bind(host: str, port: int, setting: str = "HEADRACE_RELAYER__API_PORT") -> socket.socket:
-    """A socket that listens.
+def bind(host: str, port: int, setting: str = "HEADRACE_RELAYER__API_PORT", *, listens: bool = True) -> socket.socket:
+    """A socket that has a port.
 
     Args:
         host: an address of this machine.
         port: 0 takes a free one.
         setting: the variable to name when the port cannot be had.
+        listens: False = callers are refused until somebody has it listen.
 
     Raises:
         ConfigurationError: the port is in use, or the address is not this machine's.
@@ -43,7 +56,8 @@ def bind(host: str, port: int, setting: str = "HEADRACE_RELAYER__API_PORT") -> s
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(1024)
+        if listens:
+            listener.listen(1024)
         listener.setblocking(False)
     except OSError as exc:
         if listener is not None:
@@ -56,7 +70,7 @@ def bind(host: str, port: int, setting: str = "HEADRACE_RELAYER__API_PORT") -> s
     return listener
 
 
-async def serve(app: FastAPI, listener: socket.socket) -> None:
+async def serve(app: FastAPI | Front, listener: socket.socket) -> None:
     """Serve until cancelled, then let calls that are running finish."""
     config = uvicorn.Config(
         app,

@@ -145,11 +145,19 @@ def _options(
 
 
 @app.command("relayer")
-def run_relayer(context: typer.Context) -> None:
+def run_relayer(
+    context: typer.Context,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="While another process leads with this database, wait to take over.")
+    ] = False,
+) -> None:
     """Run a relayer. It indexes, schedules, settles, and serves the API and the nodes' links."""
     from headrace import bootstrap
 
-    _serve(session_of(context).settings, bootstrap.run_relayer)
+    settings = session_of(context).settings
+    if standby:
+        settings = settings.model_copy(update={"relayer": settings.relayer.model_copy(update={"standby": True})})
+    _serve(settings, bootstrap.run_relayer)
 
 
 @app.command("node")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import random
 from collections.abc import Callable
 from typing import NoReturn
@@ -66,6 +68,7 @@ _DELIVERIES_AT_ONCE = 16
 _TASKS_AT_ONCE = 16  # that are looked at: one that waits for what others say must not hold up the rest
 _HEARTBEAT_GAP_S = 0.025  # a relayer plans at most this often
 _LONG_SESSION_S = 10.0  # after one, the next attempt is made at once again
+_CAP_OF_SEVERAL_S = 2.0  # of the pause when one of several relayers is about to take over from another
 _PRUNE_INTERVAL_S = 3600.0
 _FOREIGN = (RejectionCode.PROTOCOL_MISMATCH, RejectionCode.BAD_SIGNATURE)
 
@@ -108,7 +111,8 @@ class NodeDaemon:
         self._rng = rng
         self._vitals = vitals
         self._verifiers = () if attester is None else (attester.verifier,)
-        self._url = link_url(options.link_url)
+        self._urls = link_urls(options.link_url)
+        self._url = self._urls[0]  # of the relayer that is tried, or linked to
         self._domain = Domain(options.chain_id, options.market)
         self._load_changed = asyncio.Event()
         self._result_ready = asyncio.Event()
@@ -179,10 +183,12 @@ class NodeDaemon:
     # The link
 
     async def _keep_linked(self) -> None:
+        """Link to one relayer after the other, in their order, until cancelled."""
         loop = asyncio.get_running_loop()
         failures = 0
         async with aiohttp.ClientSession(trace_configs=[_no_redirects()]) as http:
-            while True:
+            for number in itertools.count():
+                self._url = self._urls[number % len(self._urls)]
                 started_s = loop.time()
                 try:
                     await self._link(http)
@@ -191,17 +197,24 @@ class NodeDaemon:
                         raise
                     log.warning("link_lost", relayer_url=self._url, reason=str(exc) or type(exc).__name__)
                 failures = 0 if loop.time() - started_s >= _LONG_SESSION_S else failures + 1
-                # Full jitter: nodes that lost their relayer together do not come back together.
-                cap_s = min(self._options.backoff_cap_s, self._options.backoff_base_s * 2 ** min(failures, 16))
-                await asyncio.sleep(self._rng.uniform(0, cap_s))
+                if failures % len(self._urls) == 0:
+                    await asyncio.sleep(self._rng.uniform(0, self._longest_pause_s(failures // len(self._urls))))
+
+    def _longest_pause_s(self, rounds: int) -> float:
+        """After all relayers were tried in vain so often. A node waits for a part of it that is drawn: those that lost
+        their relayer together do not come back together."""
+        cap_s = self._options.backoff_cap_s if len(self._urls) == 1 else _CAP_OF_SEVERAL_S
+        return min(cap_s, self._options.backoff_base_s * 2.0 ** min(rounds, 16))
 
     async def _link(self, http: aiohttp.ClientSession) -> None:
         """One connection, from the first word to the last. Returns or raises when it is over."""
         timeout = aiohttp.ClientWSTimeout(ws_receive=None, ws_close=2.0)
-        async with http.ws_connect(
+        connecting = http.ws_connect(
             self._url, max_msg_size=MAX_FRAME_BYTES, heartbeat=self._options.answer_timeout_s, timeout=timeout
-        ) as socket:
+        )
+        async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(self._options.answer_timeout_s):
+                socket = await stack.enter_async_context(connecting)
                 relayer = await self._open(socket)
             log.info("linked", relayer=relayer, node=self.address)
             session = _Session(self, self._executor, self._options, socket, relayer)
@@ -494,6 +507,11 @@ class _Session:
                     self._sent_at_s[key] = loop.time()
                     await self._outbox.put(DeliveryMessage.of(delivery))
             await self._daemon.wait_for_result()
+
+
+def link_urls(urls: str) -> list[str]:
+    """The links' addresses at one relayer, or at several with commas between them."""
+    return [link_url(url.strip()) for url in urls.split(",")]
 
 
 def link_url(url: str) -> str:

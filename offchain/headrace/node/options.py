@@ -22,7 +22,7 @@ class OfferedModel:
 class NodeOptions:
     """How a node works. `relayer` is the only one it links to; without it, whoever answers at the URL is believed."""
 
-    link_url: str
+    link_url: str  # or several with commas between them, of the processes of one relayer
     chain_id: int
     market: Address
     models: tuple[OfferedModel, ...]
