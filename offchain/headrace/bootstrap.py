@@ -24,6 +24,7 @@ from headrace.adapters.llama_cpp import DEFAULT_CONTEXT_TOKENS, LlamaCppBackend
 from headrace.adapters.node_journal import SqlNodeJournal
 from headrace.adapters.openai_backend import OpenAiBackend
 from headrace.adapters.prometheus import PrometheusMetrics
+from headrace.adapters.sql.holding import patiently
 from headrace.adapters.sql.store import SqlStore
 from headrace.adapters.web3_chain import Web3Chain
 from headrace.api.app import create_app
@@ -121,6 +122,7 @@ async def run_relayer(settings: Settings) -> None:
         settings.relayer.database.parent.mkdir(parents=True, exist_ok=True)
         metrics = PrometheusMetrics()
         store, leading = await _open_store(stack, settings.relayer, metrics)
+        store.hold.on_change = lambda problem: metrics.gauge("headrace_store_held", int(bool(problem)))
         named = {"submitter": submitter.address} if submitter else {}
 
         async def wire() -> _Relayer:
@@ -128,7 +130,7 @@ async def run_relayer(settings: Settings) -> None:
 
         async with asyncio.TaskGroup() as group:
             front = await _stand_by(group, settings.relayer, leading, wire, listener)
-            lead = group.create_task(leading.run(), name="lead")
+            lead = group.create_task(patiently(leading.run()), name="lead")
             try:
                 relayer = await wire()
                 front.show(relayer.api)
@@ -446,6 +448,7 @@ def _api_context(
         if submitter and gauges.balance_wei is not None and gauges.balance_wei < min_balance_wei:
             needs = f"has {gauges.balance_wei} wei and needs {min_balance_wei} for gas"
             reasons.append(f"The submitter {submitter} {needs}: send it some.")
+        reasons += [f"{store.hold.problem}: make room"] if store.hold.problem else []
         return reasons + recovery.why_not_ready()
 
     return ApiContext(
@@ -497,26 +500,26 @@ async def _serve(relayer: _Relayer, leading: Leading) -> None:
     lead is lost, all at once."""
     async with asyncio.TaskGroup() as group:
         doors = [
-            group.create_task(relayer.indexer.run(), name="indexer"),
+            group.create_task(patiently(relayer.indexer.run()), name="indexer"),
             group.create_task(relayer.link.run(relayer.aggregator), name="link"),
             group.create_task(relayer.gauges.run(), name="gauges"),
             group.create_task(relayer.bonding.run(), name="bond"),
-            group.create_task(relayer.reconciler.run(), name="reconciler"),
-            group.create_task(relayer.keeper.run(), name="keeper"),
+            group.create_task(patiently(relayer.reconciler.run()), name="reconciler"),
+            group.create_task(patiently(relayer.keeper.run()), name="keeper"),
         ]
         # What looks eligible before may long be settled.
         await relayer.indexer.caught_up.wait()
-        await relayer.recovery.run_once()
+        await patiently(relayer.recovery.run_once())
         beginning = [
-            group.create_task(relayer.scheduler.run(), name="scheduler"),
-            group.create_task(relayer.poster.run(), name="poster"),
+            group.create_task(patiently(relayer.scheduler.run()), name="scheduler"),
+            group.create_task(patiently(relayer.poster.run()), name="poster"),
         ]
         settling = [
-            group.create_task(relayer.settler.run(), name="settler"),
-            group.create_task(relayer.reaper.run(), name="reaper"),
+            group.create_task(patiently(relayer.settler.run()), name="settler"),
+            group.create_task(patiently(relayer.reaper.run()), name="reaper"),
         ]
         if relayer.watch is not None:
-            settling.append(group.create_task(relayer.watch.run(), name="watch"))
+            settling.append(group.create_task(patiently(relayer.watch.run()), name="watch"))
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:

@@ -53,6 +53,7 @@ GAUGES: Final = {
     "headrace_unused_prompt_bytes": _Kind("Bytes of prompts that no request names yet."),
     "headrace_linked_nodes": _Kind("Nodes that are linked."),
     "headrace_leads": _Kind("1 while this process leads its relayer, 0 while it stands by."),
+    "headrace_store_held": _Kind("1 while the store takes no writes."),
     "headrace_relayer_bonded": _Kind("1 while the relayer's bond counts."),
     "headrace_relayer_balance_wei": _Kind("Wei that the relayer can pay gas with."),
 }

@@ -149,6 +149,11 @@ class BackendUnavailable(Unavailable):
     code = "BACKEND_UNAVAILABLE"
 
 
+class StoreUnavailable(Unavailable):
+    """The store takes nothing now, as its disk is full or another process keeps it locked; nothing of the call is
+    kept."""
+
+
 class SignerUnavailable(Unavailable):
     """The signer of a key gives no signature now; what was to be signed is not signed, and not sent."""
 

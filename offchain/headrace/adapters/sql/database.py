@@ -19,6 +19,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from headrace.adapters.sql.fence import Fence
 from headrace.adapters.sql.groups import MOST_MEMBERS, WritersQueue
+from headrace.adapters.sql.holding import Hold
 from headrace.adapters.sql.inline_sqlite import BEGIN_WRITE, DRIVER
 from headrace.core.errors import ConfigurationError
 
@@ -42,6 +43,7 @@ class Database:
             fence: is asked in each write transaction; None = whoever has the database may write.
         """
         self.fence = fence
+        self.hold = Hold()
         self._engine = engine
         writing = engine.execution_options(**{_WRITES: True})
         self._writers = WritersQueue(writing, self._require_fence, 1 if is_shared else MOST_MEMBERS)
@@ -106,6 +108,7 @@ class Database:
         """
         async with self._writers.turn() if is_fenced else self._writers.alone() as connection:
             yield connection
+        self.hold.end()
 
     async def _require_fence(self, connection: AsyncConnection) -> None:
         """No other writer comes between this and the commit, so neither does a take-over."""
