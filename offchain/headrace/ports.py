@@ -739,6 +739,10 @@ class Store(Protocol):
         """Newest first; `before` pages on."""
         ...
 
+    async def unrecorded_rounds(self) -> list[StoredRound]:
+        """Those that are open, or closed and not recorded as far as is known; oldest first."""
+        ...
+
     async def cycles(self, round_: int) -> list[StoredCycle]:
         """Cycles of a round, in order."""
         ...
@@ -977,7 +981,7 @@ class ProcessLock(Protocol):
 
     @property
     def machine(self) -> str:
-        """Where it is held by this process: on no other machine does it say anything. Empty = it is not held."""
+        """By which machine's lock this process has it: another machine's says nothing. Empty = it does not have it."""
         ...
 
     def take(self) -> bool:

@@ -244,8 +244,7 @@ class Scheduler:
     async def _is_far_ahead(self) -> bool:
         """Whether so many rounds wait for their records that no more are decided. What a relayer that lost its store
         may have signed for has a bound by this (`core.lost`)."""
-        newest = await self._store.rounds(limit=MAX_UNRECORDED + 1)
-        waiting = sum(stored.state == "closed" for stored in newest)
+        waiting = sum(stored.state == "closed" for stored in await self._store.unrecorded_rounds())
         if waiting >= MAX_UNRECORDED:
             log.warning("rounds_wait_for_their_records", rounds=waiting)
         return waiting >= MAX_UNRECORDED

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from headrace.core.batching import NODES_FAULT, BatchPolicy, BatchReason, why_send
-from headrace.core.errors import ChainUnavailable, ExpiredContext, IllegalTransition
+from headrace.core.errors import ChainUnavailable, ExpiredContext, IllegalTransition, SignerUnavailable
 from headrace.core.fees import charged_gas, charged_gas_price_wei
 from headrace.core.gas import counted_verifier_gas, fitting, required_answer_bytes
 from headrace.core.lifecycle import Cause
@@ -103,7 +103,7 @@ class Settler:
         while True:
             try:
                 await self.step()
-            except ChainUnavailable as exc:
+            except (ChainUnavailable, SignerUnavailable) as exc:
                 log.warning("settling_postponed", error=str(exc))
             except ExpiredContext as exc:
                 log.warning("settling_on_hold", error=str(exc))
@@ -225,7 +225,7 @@ class Settler:
         wanted = {item.result.round for item in items} | set(due)
         async with self._rounds:
             records = []
-            for stored in sorted(await self._store.rounds(limit=100), key=lambda row: row.round):
+            for stored in await self._store.unrecorded_rounds():
                 if stored.state == "open" and stored.round in wanted:
                     records.append(await close(self._store, stored))
                 elif (

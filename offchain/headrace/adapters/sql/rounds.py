@@ -149,6 +149,11 @@ class RoundStore(StorePart):
         async with self._database.read() as connection:
             return [round_of(row) for row in (await connection.execute(query)).mappings()]
 
+    async def unrecorded_rounds(self) -> list[StoredRound]:
+        query = select(rounds).where(rounds.c.state.in_(("open", "closed"))).order_by(rounds.c.round)
+        async with self._database.read() as connection:
+            return [round_of(row) for row in (await connection.execute(query)).mappings()]
+
     async def cycles(self, round_: int) -> list[StoredCycle]:
         async with self._database.read() as connection:
             query = select(cycles).where(cycles.c.round == round_).order_by(cycles.c.cycle)

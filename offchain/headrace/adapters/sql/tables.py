@@ -168,6 +168,7 @@ rounds = Table(
     Column("record", JSON(none_as_null=True)),
     _number("recorded_block"),
     _hash("transaction_hash"),
+    Index(None, "state"),
 )
 
 cycles = Table(
