@@ -289,11 +289,13 @@ class Bench:
         self.services = await self.start()
         await self.index()
 
-    async def start(self, chain: Chain | None = None, may_assign: Callable[[], bool] = lambda: True) -> Services:
-        """A relayer's services over the database."""
+    async def start(
+        self, chain: Chain | None = None, may_assign: Callable[[], bool] = lambda: True, *, is_fenced: bool = False
+    ) -> Services:
+        """A relayer's services over the database; fenced, they write nothing before they lead."""
         over: Any = chain or self.chain
         clock, metrics, signer = self.clock, self.metrics, self.signer
-        store = await SqlStore.open(f"sqlite:///{self.database}", clock)
+        store = await SqlStore.open(f"sqlite:///{self.database}", clock, is_fenced=is_fenced)
         terms, rounds = await over.market_terms(), asyncio.Lock()
         domain = typed_data.Domain(over.chain_id, over.market)
         sender = Sender(over, store, clock, signer, metrics, _guard(over), self.sender_settings)

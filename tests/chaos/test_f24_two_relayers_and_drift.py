@@ -1,8 +1,10 @@
-"""F24: two relayers of one key, and counts that drift apart. A lock keeps two processes off one database; two that work
-on it all the same never give a nonce to two intents, since the store gives them out. A nonce is reckoned from store and
-chain: what drifts, in either direction, is mended, and no transaction waits for ever.
+"""F24: two relayers of one key, and counts that drift apart. Of two processes on one database one leads, by a lease
+whose token is held against the store's in each write: who was overtaken stores nothing, and so sends nothing, whatever
+it had signed already. Two that work on it without a lease never give a nonce to two intents all the same, since the
+store gives them out. A nonce is reckoned from store and chain: what drifts, in either direction, is mended, and no
+transaction waits for ever.
 
-Not built, so not tested: leases with fencing tokens, which would let a replica take over a shared database.
+The lease's rules are in `tests/core/test_lease.py`, and a pair of real processes in `tests/e2e/test_pair.py`.
 """
 
 from __future__ import annotations
@@ -14,10 +16,13 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError
 
-from headrace.adapters.file_lock import Held, alone_with
+from headrace.adapters.file_lock import FileLock, Held, alone_with
 from headrace.adapters.sql.tables import intents
+from headrace.core.errors import NotLeader
 from headrace.ports import StoredAttempt
-from tests.chaos.bench import Bench, crash
+from headrace.services.leading import Leading, LeadSettings
+from tests.chaos.bench import Bench, Services, crash
+from tests.fakes import FakeClock, FakeMetrics
 
 
 def test_lock__database_is_taken__second_process_is_told_who_has_it(tmp_path: Path) -> None:
@@ -76,6 +81,62 @@ async def test_two_relayers__one_is_paused_between_signing_and_storing__other_go
     monkeypatch.undo()
     await follower.store.close()
     await bench.restart()
+    await bench.settle()
+    await bench.oracle()
+
+
+async def test_pair__leader_is_paused_between_signing_and_storing__its_write_is_refused_and_nothing_is_sent(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.store.close()
+    leader, follower = [await bench.start(is_fenced=True) for _ in range(2)]
+    bench.services = leader
+    steady = FakeClock()
+    first, second = _leading(leader, "leader", steady), _leading(follower, "follower", steady)
+    assert await first.take()
+    signed, resumed = asyncio.Event(), asyncio.Event()
+    add_attempt = leader.store.add_attempt
+
+    async def paused(intent_id: int, attempt: StoredAttempt) -> None:
+        signed.set()
+        await resumed.wait()
+        await add_attempt(intent_id, attempt)
+
+    (served,) = await bench.serve()
+    monkeypatch.setattr(leader.store, "add_attempt", paused)
+    pausing = asyncio.create_task(leader.settler.step())
+    await signed.wait()
+    assert not await second.take(), "the lease counts"
+    with pytest.raises(NotLeader, match="stands by"):
+        await follower.sender.confirm()
+    assert bench.sent == []
+
+    steady.advance(6_000)
+    assert await second.take()
+    resumed.set()
+    with pytest.raises(NotLeader, match=r"another process \(follower\) leads this relayer now, by token 2 after 1"):
+        await pausing
+    assert bench.sent == [], "what it had signed was not stored, so it is not sent"
+
+    bench.services = follower
+    (waiting,) = await bench.post()
+    async with asyncio.TaskGroup() as group:
+        with pytest.raises(NotLeader):
+            await leader.scheduler.step(group)
+    for refused in (
+        lambda: leader.scheduler.hold(waiting, bench.clock.now_ms() + 60_000),
+        lambda: leader.aggregator.delivered(bench.deliveries[served]),
+        leader.settler.step,
+        leader.sender.confirm,
+    ):
+        with pytest.raises(NotLeader):
+            await refused()
+    with pytest.raises(NotLeader):
+        await first.run()
+    assert bench.sent == []
+    await leader.store.close()
+
+    await bench.answer([waiting])
     await bench.settle()
     await bench.oracle()
 
@@ -147,3 +208,9 @@ async def test_drift__nonce_that_was_given_up_is_free_again__hole_is_filled(benc
     assert filled is not None and filled.intent_id == dropped.intent_id
     assert (filled.kind, filled.state) == ("fill_nonce", "cancelled")
     await bench.oracle()
+
+
+def _leading(services: Services, name: str, steady: FakeClock) -> Leading:
+    """The lead as a process of one host sees it: while the other is alive, it has the lock."""
+    lock = FileLock(Path(services.store._database._engine.url.database or ""))
+    return Leading(services.store, lock, name, FakeMetrics(), LeadSettings(renew_ms=1), steady.now_ms)

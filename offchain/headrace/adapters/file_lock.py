@@ -20,6 +20,11 @@ class Held(Exception):
         self.pid = pid
 
 
+def lock_path(path: Path) -> Path:
+    """The lock beside a file or a folder."""
+    return path.with_name(f"{path.name}.lock")
+
+
 @contextlib.contextmanager
 def alone_with(path: Path) -> Iterator[None]:
     """Hold a file or a folder, which need not exist, by a lock beside it that ends with the process however that ends.
@@ -28,7 +33,7 @@ def alone_with(path: Path) -> Iterator[None]:
         Held: another process holds it.
         OSError: the lock cannot be written.
     """
-    descriptor = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(lock_path(path), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,8 +61,11 @@ class FileLock:
 
     @property
     def machine(self) -> str:
-        """Where it is held, while it is."""
-        return _machine() if self._is_held else ""
+        """The machine and the file by which it is held, while it is: two paths may lead to one database."""
+        if not self._is_held:
+            return ""
+        found = lock_path(self._path).stat()
+        return f"{_machine()}/{found.st_dev:x}:{found.st_ino:x}"
 
     def take(self) -> bool:
         """Raises OSError when it cannot be written."""
@@ -80,4 +88,4 @@ def _machine() -> str:
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
-        return os.uname().nodename[:64]
+        return os.uname().nodename[:36]
