@@ -24,20 +24,24 @@ from typing import Any
 from aiohttp import web
 from rich.console import Console
 
+from headrace.adapters.abi_codec import ContractAbi
 from headrace.adapters.deployment import Deployment, load_deployment
 from headrace.core.envelope import hash_payload, seal
-from headrace.core.requests import request_id
+from headrace.core.requests import params_of, request_id
 from headrace.core.types import Hash32, Request, Status
 from scripts._stack import MODEL, RELAYER, ROOT, Stack, clean_environment, private_key, test_account
 from tests.chaos.fault_proxy import FaultProxy, Faults, fault_proxy
 from tests.fakes import make_request
-from tests.local_chain import CHAIN_ID, GWEI, LocalChain, params_of
+from tests.local_chain import CHAIN_ID, GWEI, LocalChain
 
 PROMPT = seal(b"How deep is the sea?", bytes(16))
 REQUESTERS = (8, 9, 10, 11)
 IN_ONE_TRANSACTION = 50
 RESULTS = ROOT / "tests" / "bench" / "results" / "soak.json"
 TTL_S = 7_200
+SURE_AFTER_S = 60  # reorgs are of twelve blocks at most, one a second
+ENDED = frozenset({Status.FULFILLED, Status.FULFILLED_CALLBACK_FAILED, Status.EXPIRED, Status.CANCELLED})
+MARKET = ContractAbi("InferenceMarket")
 
 
 class SoakStack(Stack):
@@ -85,6 +89,7 @@ class Soak:
     screen: Console
     tally: Tally = field(default_factory=Tally)
     requests: dict[Hash32, Request] = field(default_factory=dict)
+    ended_at_s: dict[Hash32, float] = field(default_factory=dict)  # when it was first seen so
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while something is down
 
     # Requesters
@@ -112,8 +117,7 @@ class Soak:
         )
 
     async def _send(self, account: int, some: list[Request]) -> None:
-        market = self.chain.contract("InferenceMarket")
-        data = market.encode_abi("requestInferenceBatch", [[params_of(each) for each in some], [b""] * len(some)])
+        data = "0x" + MARKET.call("requestInferenceBatch", [params_of(each) for each in some], [b""] * len(some)).hex()
         to, value = self.chain.deployment.address_of("InferenceMarket"), sum(each.escrow_wei for each in some)
         fees = {"gas": 40_000 * len(some) + 200_000, "maxFeePerGas": 1_000 * GWEI}
         raw, _ = await self.chain.sign(account, to, data, value, **fees)
@@ -137,15 +141,21 @@ class Soak:
         return sum(map(len, waiting.values()))
 
     async def statuses(self) -> dict[Hash32, Status]:
-        """By the market itself."""
+        """By the market itself, of all that have not ended so long ago that no reorg of this run brings them back."""
         found: dict[Hash32, Status] = {}
-        ids = list(self.requests)
+        now_s = time.monotonic()
+        ids = [id_ for id_ in self.requests if now_s - self.ended_at_s.get(id_, now_s) < SURE_AFTER_S]
         for start in range(0, len(ids), 1_000):
             some = ids[start : start + 1_000]
             function = self.chain.contract("InferenceMarket").functions.statusOf(
                 [bytes.fromhex(id_[2:]) for id_ in some]
             )
             found.update(zip(some, [Status(each) for each in await function.call()], strict=True))
+        for id_, status in found.items():
+            if status in ENDED:
+                self.ended_at_s.setdefault(id_, now_s)
+            else:
+                self.ended_at_s.pop(id_, None)
         return found
 
     # Faults
@@ -246,8 +256,8 @@ class Soak:
             await self.send_again()
 
     async def _report(self, started_s: float, count: int) -> int:
-        statuses = Counter(each.name for each in (await self.statuses()).values())
-        ended = sum(statuses[name] for name in ("FULFILLED", "FULFILLED_CALLBACK_FAILED", "EXPIRED", "CANCELLED"))
+        await self.statuses()
+        ended = len(self.ended_at_s)
         memory_mb = _resident_mb(self.stack.parts["relayer"].process.pid) if "relayer" in self.stack.parts else 0
         if memory_mb:
             self.tally.memory_mb.append(memory_mb)
