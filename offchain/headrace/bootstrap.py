@@ -18,7 +18,6 @@ import structlog
 
 from headrace.adapters.clock import SystemClock
 from headrace.adapters.file_lock import FileLock
-from headrace.adapters.keystore import LocalSigner
 from headrace.adapters.link_server import LinkServer
 from headrace.adapters.llama_cpp import DEFAULT_CONTEXT_TOKENS, LlamaCppBackend
 from headrace.adapters.node_journal import SqlNodeJournal
@@ -44,7 +43,7 @@ from headrace.node.daemon import NodeDaemon
 from headrace.node.options import NodeOptions, OfferedModel
 from headrace.node.payability import Payability
 from headrace.node.self_settler import SelfSettler
-from headrace.ports import Backend, ModelFacts, NodeFacts
+from headrace.ports import Backend, ModelFacts, NodeFacts, Signer
 from headrace.services.aggregator import Aggregator
 from headrace.services.bonding import Bonding
 from headrace.services.dispatcher import Dispatcher
@@ -65,7 +64,7 @@ from headrace.services.settler import Settler
 from headrace.services.wake import Wake
 from headrace.services.watch import StoreWords, Watch, WatchSettings
 from headrace.settings import GaslessSettings, NodeSettings, RelayerSettings, Settings
-from headrace.wiring import open_chain, open_payer, open_signer, open_submitter
+from headrace.wiring import open_chain, open_payer, open_signer, open_submitter, reached
 
 log = structlog.get_logger(__name__)
 
@@ -121,6 +120,7 @@ async def run_relayer(settings: Settings) -> None:
         await _require_fit(chain, signer, submitter, settings.relayer.min_balance_wei)
         settings.relayer.database.parent.mkdir(parents=True, exist_ok=True)
         metrics = PrometheusMetrics()
+        await stack.enter_async_context(reached(signer, submitter, metrics=metrics))
         store, leading = await _open_store(stack, settings.relayer, metrics)
         store.hold.on_change = lambda problem: metrics.gauge("headrace_store_held", int(bool(problem)))
         named = {"submitter": submitter.address} if submitter else {}
@@ -221,9 +221,7 @@ async def _stand_by(
     return front
 
 
-async def _require_fit(
-    chain: Web3Chain, signer: LocalSigner, submitter: LocalSigner | None, min_balance_wei: int
-) -> None:
+async def _require_fit(chain: Web3Chain, signer: Signer, submitter: Signer | None, min_balance_wei: int) -> None:
     """Raises ConfigurationError unless the relayer is registered, and it or its submitter can pay for gas. One whose
     bond does not count any more starts, to settle what it owes."""
     if not (await chain.bond(signer.address)).registered_at_s:
@@ -243,8 +241,8 @@ async def _wire(
     settings: Settings,
     chain: Web3Chain,
     store: SqlStore,
-    signer: LocalSigner,
-    submitter: LocalSigner | None,
+    signer: Signer,
+    submitter: Signer | None,
     door: socket.socket,
     metrics: PrometheusMetrics,
 ) -> _Relayer:
@@ -369,8 +367,8 @@ async def _watch(
     chain: Web3Chain,
     store: SqlStore,
     sender: Sender,
-    signer: LocalSigner,
-    payer: LocalSigner,
+    signer: Signer,
+    payer: Signer,
     metrics: PrometheusMetrics,
 ) -> Watch | None:
     """The relayer's watch over its nodes. What it proves is sent, and rewarded, as its other transactions are."""
@@ -429,7 +427,7 @@ def _api_context(
     chain: Web3Chain,
     store: SqlStore,
     link: LinkServer,
-    signer: LocalSigner,
+    signer: Signer,
     policy: Policy,
     metrics: PrometheusMetrics,
     indexer: Indexer,
@@ -559,6 +557,7 @@ async def run_node(settings: Settings) -> None:
     """
     signer = open_signer(settings, "node")
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(reached(signer))
         options = await _node_options(settings, signer.address)
         settings.node.journal.parent.mkdir(parents=True, exist_ok=True)
         journal = await stack.enter_async_context(SqlNodeJournal(settings.node.journal))
@@ -633,9 +632,11 @@ async def _payability(stack: AsyncExitStack, settings: Settings, node: Address) 
 
 
 async def _self_settler(
-    stack: AsyncExitStack, settings: Settings, journal: SqlNodeJournal, signer: LocalSigner
+    stack: AsyncExitStack, settings: Settings, journal: SqlNodeJournal, signer: Signer
 ) -> SelfSettler:
     payer = open_payer(settings) or signer
+    if payer is not signer:
+        await stack.enter_async_context(reached(payer))
     chain = await stack.enter_async_context(open_chain(settings))
     return SelfSettler(
         chain,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
@@ -31,6 +32,12 @@ HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
 AddressText = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{40}$", to_lower=True)]
 SocketUrl = Annotated[str, StringConstraints(pattern=r"^wss?://\S+$")]
 SocketUrls = Annotated[str, StringConstraints(pattern=r"^wss?://[^\s,]+(\s*,\s*wss?://[^\s,]+)*$")]
+
+
+def _require_http_url(url: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"https?://\S+", url.get_secret_value()):
+        raise ValueError("it is no address that begins with http:// or https://")
+    return url
 
 
 class Section(BaseModel):
@@ -55,6 +62,16 @@ class KeySettings(Section):
 
     keystore: Path | None = None
     password_file: Path | None = None
+
+
+class DaemonKeySettings(KeySettings):
+    """A keystore file, or a web3signer that holds the key of an address. Its URL may have a name and a password."""
+
+    signer_url: Annotated[SecretStr, AfterValidator(_require_http_url)] | None = None
+    signer_address: AddressText | None = None
+    signer_ca_file: Path | None = None
+    signer_certificate_file: Path | None = None
+    signer_timeout_s: float = Field(default=5, gt=0, le=60)
 
 
 class BatchSettings(Section):
@@ -117,8 +134,8 @@ class ApiSettings(Section):
 class RelayerSettings(Section):
     """A relayer: its key, its two doors, its store and its policy."""
 
-    key: KeySettings = KeySettings()
-    submitter: KeySettings = KeySettings()
+    key: DaemonKeySettings = DaemonKeySettings()
+    submitter: DaemonKeySettings = DaemonKeySettings()
     api_host: str = "127.0.0.1"
     api_port: Port = 8480
     api: ApiSettings = ApiSettings()
@@ -159,8 +176,8 @@ class SelfSettlementSettings(Section):
 class NodeSettings(Section):
     """A node: its key, its relayer and the models that it serves."""
 
-    key: KeySettings = KeySettings()
-    payer: KeySettings = KeySettings()
+    key: DaemonKeySettings = DaemonKeySettings()
+    payer: DaemonKeySettings = DaemonKeySettings()
     self_settlement: SelfSettlementSettings = SelfSettlementSettings()
     relayer_link_url: SocketUrls = "ws://127.0.0.1:8481/link"
     relayer: AddressText | None = None

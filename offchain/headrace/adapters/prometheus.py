@@ -27,6 +27,7 @@ COUNTERS: Final = {
     "headrace_transactions_total": _Kind("Transactions with a receipt.", ("kind", "outcome")),
     "headrace_transactions_refused_total": _Kind("Transactions that the chain's node refused.", ("kind",)),
     "headrace_transactions_held_total": _Kind("Transactions that should bid more and may not.", ("kind",)),
+    "headrace_signer_calls_total": _Kind("Calls of a remote signer.", ("outcome",)),
     "headrace_replacements_total": _Kind("Transactions that replaced another of theirs.", ("kind", "move")),
     "headrace_payloads_pruned_total": _Kind("Prompts and answers that were thrown out."),
     "headrace_dead_letters_total": _Kind("Results that are not settled any more."),
@@ -45,6 +46,7 @@ COUNTERS: Final = {
 HISTOGRAMS: Final = {
     "headrace_cycle_requests": _Kind("Requests that a cycle decided on.", buckets=_COUNTS),
     "headrace_compute_seconds": _Kind("Time that nodes took for an answer.", buckets=_SECONDS),
+    "headrace_signer_seconds": _Kind("Time that a remote signer took for a signature.", buckets=_SECONDS),
     "headrace_transaction_gas": _Kind("Gas used by transactions.", ("kind",), _GAS),
 }
 GAUGES: Final = {

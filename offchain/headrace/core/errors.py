@@ -16,7 +16,7 @@
     │   ├── ChainUnavailable
     │   ├── BackendUnavailable
     │   ├── SignerUnavailable
-    │   ├── NotLeader           another process leads the relayer, so this one changes nothing
+    │   │   └── UntrueSigner    a remote signer's answer is not what was asked of it; nothing of it is used
     │   ├── NotLeader           another process leads the relayer, so this one changes nothing
     │   └── Unknown             an effect may or may not have happened; never treated as failed
     └── IllegalTransition       a state machine was asked for a step that it does not have: a fault in the program
@@ -160,10 +160,10 @@ class SignerUnavailable(Unavailable):
     code = "SIGNER_UNAVAILABLE"
 
 
-class NotLeader(Unavailable):
-    """Another process leads the relayer: this one stands by, or was overtaken, and its store takes nothing from it."""
+class UntrueSigner(SignerUnavailable):
+    """A remote signer answers with what was not asked of it. Nothing of it is used, as if there were no answer."""
 
-    code = "NOT_LEADER"
+    code = "SIGNER_UNTRUE"
 
 
 class NotLeader(Unavailable):

@@ -20,6 +20,7 @@ from headrace.core.errors import (
     HeadraceError,
     InvalidInput,
     NotAllowed,
+    SignerUnavailable,
     Unavailable,
 )
 from headrace.core.link_messages import (
@@ -451,7 +452,11 @@ class _Session:
 
     async def _beat(self) -> None:
         while True:
-            await self._outbox.put(await self._daemon.next_heartbeat(self._relayer))
+            try:
+                await self._outbox.put(await self._daemon.next_heartbeat(self._relayer))
+            except SignerUnavailable as exc:
+                # Without heartbeats the relayer assigns nothing, and what is running goes on.
+                log.warning("heartbeat_not_signed", reason=str(exc))
             await asyncio.sleep(min(_HEARTBEAT_GAP_S, self._options.heartbeat_interval_s))
             await self._daemon.wait_for_load()
 
@@ -487,7 +492,7 @@ class _Session:
         try:
             results = message.core_results()
             signature = await self._executor.sign_set(message.set_hash, message.round, results, self._relayer)
-        except InvalidInput as exc:
+        except (InvalidInput, SignerUnavailable) as exc:
             log.error("set_not_signed", round=message.round, reason=str(exc))
             return SetSignature.of(message.set_hash, None, str(exc))
         return SetSignature.of(message.set_hash, signature)
@@ -496,7 +501,13 @@ class _Session:
         """Send what the relayer does not have, a few at a time, and again when it stays silent."""
         loop = asyncio.get_running_loop()
         while True:
-            waiting = await self._executor.undelivered(self._relayer, _DELIVERIES_AT_ONCE)
+            try:
+                waiting = await self._executor.undelivered(self._relayer, _DELIVERIES_AT_ONCE)
+            except SignerUnavailable as exc:
+                log.warning("results_not_signed", reason=str(exc))
+                self._daemon.note_delivered_all(False)
+                await asyncio.sleep(self._options.redeliver_after_s)
+                continue
             self._daemon.note_delivered_all(not waiting)
             keys = {(delivery.result.request_id, delivery.result.round) for delivery in waiting}
             self._sent_at_s = {key: at_s for key, at_s in self._sent_at_s.items() if key in keys}

@@ -17,7 +17,7 @@ from statistics import median
 import structlog
 
 from headrace.core.envelope import OVERHEAD_BYTES, SALT_BYTES, content_of, hash_payload, quorum_salt, seal
-from headrace.core.errors import BackendUnavailable, HeadraceError, IllegalTransition, InvalidInput
+from headrace.core.errors import BackendUnavailable, HeadraceError, IllegalTransition, InvalidInput, SignerUnavailable
 from headrace.core.fees import reward_wei
 from headrace.core.gas import fits_alone, required_answer_bytes
 from headrace.core.journal import JournalEntry, TaskState
@@ -238,7 +238,11 @@ class Executor:
     async def _promise(self, task: Task) -> bytes:
         word = task.assignment
         struct_hash = hash_accept(word.request_id, word.relayer, word.round, word.deadline_s)
-        return await self._signer.sign_typed(self._domain, struct_hash)
+        try:
+            return await self._signer.sign_typed(self._domain, struct_hash)
+        except SignerUnavailable as exc:
+            # No word of its own in the link's protocol: to the relayer it is a part of the node that is out.
+            raise TaskRefused(RefusalReason.BACKEND_UNAVAILABLE, str(exc)) from None
 
     async def _repeat(
         self, task: Task, relayer: Address, entry: JournalEntry, reply: Callable[[Accept | Refusal], None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from headrace.core.errors import ChainUnavailable, ExpiredContext, InvalidInput, Refused, sentence
+from headrace.core.errors import ChainUnavailable, ExpiredContext, InvalidInput, Refused, SignerUnavailable, sentence
 from headrace.core.fees import BPS
 from headrace.core.postings import (
     WORDS,
@@ -69,7 +69,7 @@ class Poster:
         while True:
             try:
                 await self.step()
-            except (ChainUnavailable, ExpiredContext) as exc:
+            except (ChainUnavailable, SignerUnavailable, ExpiredContext) as exc:
                 log.warning("posting_postponed", error=str(exc))
             await self.wake.wait(self._settings.poll_ms / 1000)
 

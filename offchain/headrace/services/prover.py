@@ -8,7 +8,7 @@ from typing import Protocol
 
 import structlog
 
-from headrace.core.errors import ExpiredContext, Refused
+from headrace.core.errors import ExpiredContext, Refused, SignerUnavailable
 from headrace.core.faults import FaultTerms, bounty_wei, pays
 from headrace.core.types import ZERO_HASH, Address, Hash32
 from headrace.ports import Clock, FaultChain, Metrics, StoredFault, WatchStore
@@ -140,7 +140,7 @@ class Prover:
         await self._store.set_fault(replace(fault, state="sent", detail="", transaction_hash=ZERO_HASH))
         try:
             transaction_hash = await self._sender.send(fault, outcome.gas_used)
-        except (Refused, ExpiredContext) as exc:
+        except (Refused, ExpiredContext, SignerUnavailable) as exc:
             await self._store.set_fault(replace(fault, state="found", detail=str(exc)))
             log.warning("proof_not_sent", fault=fault.fault.name, culprit=fault.culprit, error=str(exc))
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from headrace.core.bidding import Bid, BidPolicy, Move, market_bid, next_move
-from headrace.core.errors import ExpiredContext, HeadraceError, Refused, Unknown
+from headrace.core.errors import ExpiredContext, HeadraceError, Refused, SignerUnavailable, Unknown
 from headrace.core.guard import NOOP_GAS, GuardPolicy, Unsigned, require_noop, require_signable
 from headrace.core.types import GasQuote
 from headrace.ports import Chain, Clock, Metrics, Signer, Store, StoredAttempt, StoredIntent
@@ -47,6 +47,7 @@ class Pusher:
         self._settings = settings or PushSettings()
         self._sent_at_ms: dict[int, int] = {}
         self._held: dict[int, str] = {}  # why an intent does not bid more
+        self._gone = ""  # why the signer gave no signature when it was last asked, if so
 
     def forget(self, intent_id: int) -> None:
         """An intent has ended."""
@@ -54,14 +55,22 @@ class Pusher:
         self._held.pop(intent_id, None)
 
     async def first(self, intent: StoredIntent, quote: GasQuote, head_s: int) -> None:
-        """Sign and send an intent's first attempt; when it came too late, one that only takes its nonce.
+        """Sign and send an intent's first attempt; when it came too late, one that only takes its nonce. What cannot be
+        signed now, or waits behind such a one, waits for the next push.
 
         Raises:
             Refused, ExpiredContext: the guard does not let it be signed.
         """
-        if not intent.attempts:
-            left_ms = self._left_ms(intent, head_s)
-            await self._attempt(intent, market_bid(quote), is_noop=left_ms is not None and left_ms <= 0)
+        if not intent.attempts and not self._gone:
+            try:
+                await self._first(intent, quote, head_s)
+            except SignerUnavailable as exc:
+                self._gone = str(exc)
+                self._hold(intent, self._gone)
+
+    async def _first(self, intent: StoredIntent, quote: GasQuote, head_s: int) -> None:
+        left_ms = self._left_ms(intent, head_s)
+        await self._attempt(intent, market_bid(quote), is_noop=left_ms is not None and left_ms <= 0)
 
     async def push(self, intents: Sequence[StoredIntent]) -> None:
         """Do what open intents need, which are in the order of their nonces.
@@ -69,18 +78,34 @@ class Pusher:
         Only the first of each sender may bid more: none behind it can be in a block before it.
         """
         first = {intent.sender: intent.intent_id for intent in reversed(intents)}
+        self._gone = ""
         for intent in intents:
             is_first = first[intent.sender] == intent.intent_id
             try:
                 await self._push(intent, is_first=is_first)
+            except SignerUnavailable as exc:
+                # The others are not kept waiting for it as well: they are sent again as they are.
+                self._gone = str(exc)
+                self._hold(intent, self._gone)
+                if intent.attempts:
+                    await self._rebroadcast(intent)
             except (Refused, ExpiredContext) as exc:
                 self._hold(intent, str(exc))
 
+    def require_signer(self) -> None:
+        """Raises SignerUnavailable while intents wait for a signature that could not be had when it was last asked for:
+        others would only wait behind them."""
+        if self._gone:
+            raise SignerUnavailable(f"stored transactions wait for their signature: {self._gone}")
+
     async def _push(self, intent: StoredIntent, *, is_first: bool) -> None:
-        if not intent.attempts:
-            # A crash came before it was signed.
+        if self._gone:
+            if intent.attempts:
+                await self._rebroadcast(intent)
+        elif not intent.attempts:
+            # A crash came before it was signed, or its signer was gone.
             head = await self._chain.head()
-            await self.first(intent, await self._chain.gas_quote(), head.timestamp_s)
+            await self._first(intent, await self._chain.gas_quote(), head.timestamp_s)
         elif not (is_first and await self._outbid(intent)):
             await self._rebroadcast(intent)
 

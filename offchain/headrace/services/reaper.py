@@ -7,7 +7,7 @@ import hashlib
 
 import structlog
 
-from headrace.core.errors import ChainUnavailable, ExpiredContext
+from headrace.core.errors import ChainUnavailable, ExpiredContext, SignerUnavailable
 from headrace.core.types import ZERO_ADDRESS, Address, MarketTerms, Status
 from headrace.ports import Chain, Metrics, Signer, Store, StoredRequest
 from headrace.services.sender import Draft, Sender
@@ -46,7 +46,7 @@ class Reaper:
         while True:
             try:
                 await self.step()
-            except (ChainUnavailable, ExpiredContext) as exc:
+            except (ChainUnavailable, SignerUnavailable, ExpiredContext) as exc:
                 log.warning("expiring_postponed", error=str(exc))
             await asyncio.sleep(self._poll_ms / 1000)
 

@@ -88,8 +88,11 @@ class Sender:
 
         Raises:
             Refused, ExpiredContext: the guard does not let one be signed, or the key cannot pay; none is stored then.
+            SignerUnavailable: others wait for their signatures already; none is stored then. These are stored and sent
+                later, when theirs is the first signature that cannot be had.
         """
         async with self._lock:
+            self._pusher.require_signer()
             quote, head = await self._chain.gas_quote(), await self._chain.head()
             await self._require_sendable(drafts, quote)
             intents = []
