@@ -63,7 +63,7 @@ class SoakStack(Stack):
             **super().node_environment(number),
             "HEADRACE_NODE__BACKEND": "openai",
             "HEADRACE_NODE__OPENAI_URL": self.model_url,
-            "HEADRACE_NODE__MAX_IN_FLIGHT": "64",
+            "HEADRACE_NODE__MAX_IN_FLIGHT": "256",
             "HEADRACE_LOG__LEVEL": "WARNING",
         }
 

@@ -133,11 +133,14 @@ class Scheduler:
         """Run cycles until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
+                started_s = asyncio.get_running_loop().time()
                 try:
                     await self.step(group)
                 except (ChainUnavailable, SignerUnavailable) as exc:
                     log.warning("cycle_postponed", error=str(exc))
-                await asyncio.sleep(self._settings.min_gap_ms / 1000)
+                # A cycle over a long backlog takes a while: half of the time is for the other loops.
+                took_s = asyncio.get_running_loop().time() - started_s
+                await asyncio.sleep(max(self._settings.min_gap_ms / 1000, took_s))
                 await self.wake.wait(self._settings.idle_ms / 1000)
 
     async def step(self, group: asyncio.TaskGroup) -> CyclePlan | None:
