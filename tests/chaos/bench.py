@@ -41,7 +41,7 @@ from headrace.core.scheduling import Policy
 from headrace.core.snapshot import to_json
 from headrace.core.tasks import Delivery, LinkedNode
 from headrace.core.types import Hash32, Request, RoundRecord, Status
-from headrace.ports import Call, Chain, ModelFacts, ResultSetCall, StoredIntent
+from headrace.ports import Call, Chain, ModelFacts, ResultSetCall, Signer, StoredIntent
 from headrace.services.aggregator import Aggregator
 from headrace.services.dispatcher import Dispatcher
 from headrace.services.indexer import Indexer, IndexerSettings
@@ -108,6 +108,7 @@ class Bench:
     deliveries: dict[Hash32, Delivery] = field(default_factory=dict)
     expiring: dict[Hash32, str] = field(default_factory=dict)
     unwitnessed: list[Wire] = field(default_factory=list)
+    remote: Signer | None = None  # holds the relayer's key in the place of `signer`
     _salt: int = 0
 
     @property
@@ -294,7 +295,8 @@ class Bench:
     ) -> Services:
         """A relayer's services over the database; fenced, they write nothing before they lead."""
         over: Any = chain or self.chain
-        clock, metrics, signer = self.clock, self.metrics, self.signer
+        clock, metrics = self.clock, self.metrics
+        signer: Signer = self.remote or self.signer
         store = await SqlStore.open(f"sqlite:///{self.database}", clock, is_fenced=is_fenced)
         terms, rounds = await over.market_terms(), asyncio.Lock()
         domain = typed_data.Domain(over.chain_id, over.market)
