@@ -23,10 +23,10 @@ from aiohttp import web
 from headrace.adapters.openai_backend import OpenAiBackend
 from headrace.client.errors import ApiRefused
 from headrace.client.http import ApiCalls, Backoff
+from headrace.core.chat_bodies import read_prompt
 from headrace.core.envelope import hash_payload
 from headrace.core.errors import BackendUnavailable, InvalidInput
 from headrace.core.tasks import Refusal, RefusalReason
-from headrace.node.prompt import read_prompt
 from tests.api.world import MODEL, REQUESTER_SIGNER, error_of, make_relayer
 from tests.node.world import NODE_KEY, World, make_task
 
@@ -123,7 +123,7 @@ async def test_draft__chat_body_as_a_prompt_that_no_node_takes__is_refused(body:
     async with make_relayer() as relayer:
         as_text = await relayer.client.post("/v1/requests/draft", json={**wanted, "prompt": json.dumps(body)})
         as_chat = await relayer.client.post("/v1/requests/draft", json={**wanted, **body})
-        assert error_of(as_text, 400)["code"] == "INVALID_INPUT"
+        assert error_of(as_text, 400)["code"] == "PROMPT_NOT_SERVED"
         error_of(as_chat, 400)
         assert not relayer.store.payloads
 

@@ -48,6 +48,7 @@ from headrace.client.answers import _text_of
 from headrace.client.audits import decision_of
 from headrace.client.errors import ApiRefused
 from headrace.client.http import ApiCalls, Backoff
+from headrace.core.chat_bodies import read_prompt
 from headrace.core.envelope import content_of
 from headrace.core.errors import (
     BackendUnavailable,
@@ -61,7 +62,6 @@ from headrace.core.errors import (
 from headrace.core.prompts import prompt_text, why_not_deterministic
 from headrace.core.snapshot import decode_snapshot, encode_snapshot, from_json
 from headrace.core.tasks import Heartbeat
-from headrace.node.prompt import read_prompt
 from tests.api.world import make_relayer
 from tests.core.audit_world import World
 from tests.core.test_link_messages import JSON

@@ -6,8 +6,9 @@ that is missing is unknown, never failed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.core.events import BlockRef, ChainEvent
@@ -1041,6 +1042,62 @@ class RecoveryStore(Store, Protocol):
     async def seal_lost_rounds(self, records: Sequence[RoundRecord], at_ms: int) -> None:
         """Close these rounds with these records, unless they are closed already: they take no more decisions. From here
         on the store is not behind."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """What a relayer's database says of itself.
+
+    Args:
+        is_copy: it was made by `StoreCopies.back_up`: a relayer that starts on it takes what came after as forgotten.
+        revision: of its tables.
+        last_block: the last that is indexed, -1 = none.
+        requests: how many it has.
+        newest_round: the greatest number of a round, 0 = none.
+        open_intents: transactions that are on their way.
+        size_bytes: of the file.
+    """
+
+    is_copy: bool
+    revision: str
+    last_block: int
+    requests: int
+    newest_round: int
+    open_intents: int
+    size_bytes: int
+
+
+class StoreCopies(Protocol):
+    """Copies of a relayer's database."""
+
+    def back_up(self, database: Path, copy: Path, on_progress: Callable[[int, int], None]) -> StoreFacts:
+        """Copy a database that may be in use, as of one moment; tells how many parts of how many are copied.
+
+        Raises:
+            NotFound: there is no such database.
+            Refused: there is a file of the copy's name already.
+            InvalidInput: the copy is damaged, which its source is too then.
+        """
+        ...
+
+    def look_through(self, database: Path) -> StoreFacts:
+        """What is in a database that nobody writes to.
+
+        Raises:
+            NotFound: there is no such file.
+            InvalidInput: it is no relayer's database, or is damaged; the message says where.
+        """
+        ...
+
+    def put_back(self, copy: Path, database: Path) -> Path | None:
+        """Put a copy in the place of a database. Returns where the former one is kept, if there was one.
+
+        Raises:
+            NotFound: there is no such copy.
+            Refused: it was not made by `back_up`, or a relayer works with the database.
+            InvalidInput: it is damaged.
+        """
         ...
 
 

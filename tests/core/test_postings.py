@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from headrace.adapters.abi_codec import load_abi
 from headrace.core import typed_data
+from headrace.core.chat_bodies import PromptNotServed
+from headrace.core.envelope import hash_payload
 from headrace.core.errors import InvalidInput, SignatureMismatch, Unavailable, sentence
 from headrace.core.fees import posting_gas
 from headrace.core.postings import (
@@ -30,7 +33,7 @@ from headrace.core.postings import (
     why_never,
 )
 from headrace.core.refusals import name_of, worded
-from headrace.core.types import GasQuote
+from headrace.core.types import GasQuote, Mode
 from tests.fakes import MARKET, REQUESTER, TERMS, FakeSigner, make_request
 
 NOW_S = 1_750_000_000
@@ -108,6 +111,20 @@ def test_require_prompt__other_bytes__are_refused() -> None:
         require_prompt(replace(REQUEST, prompt_bytes=21), b"Why is the sky blue?")
     with pytest.raises(InvalidInput, match="empty"):
         require_prompt(REQUEST, b"")
+
+
+@pytest.mark.parametrize(
+    ("payload", "changes", "says"),
+    [
+        (b'{"messages": [{"role": "user", "content": 7}]}', {}, "must be text"),
+        (b'{"messages": [{"role": "user", "content": "Hi"}], "seed": -1}', {}, "at least 0"),
+        (b'{"messages": [{"role": "user", "content": "Hi"}]}', {"mode": Mode.QUORUM, "k": 2, "n": 3}, "cannot agree"),
+    ],
+)
+def test_require_prompt__no_node_would_take_it__is_refused(payload: bytes, changes: dict[str, Any], says: str) -> None:
+    request = replace(REQUEST, prompt_hash=hash_payload(payload), prompt_bytes=len(payload), **changes)
+    with pytest.raises(PromptNotServed, match=says):
+        require_prompt(request, payload)
 
 
 @pytest.mark.parametrize(

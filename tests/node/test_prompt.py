@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.chat_bodies import Prompt, read_prompt
 from headrace.core.envelope import seal
 from headrace.core.errors import InvalidInput
-from headrace.node.prompt import Prompt, read_prompt, result_content
+from headrace.node.prompt import result_content
 from headrace.ports import Generation
 
 HELLO = [{"role": "user", "content": "Hello"}]

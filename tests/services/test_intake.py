@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.core.chat_bodies import PromptNotServed
 from headrace.core.envelope import hash_payload
 from headrace.core.errors import ChainUnavailable, InvalidInput, QueueFull, SignatureMismatch, Unavailable
 from headrace.core.postings import (
@@ -96,6 +97,17 @@ async def test_take__terms_that_cannot_be__are_refused(
 ) -> None:
     async with post_office() as made:
         await refused(made, handed(made, made.request(**changes)), kind, words)
+
+
+async def test_take__prompt_that_no_node_takes__is_refused_whenever_it_was_handed_in() -> None:
+    async with post_office() as made:
+        payload = b'{"messages": [{"role": "user", "content": "Hi"}], "logprobs": true}'
+        request = made.request(prompt_hash=hash_payload(payload), prompt_bytes=len(payload))
+        await refused(made, handed(made, request, payload), PromptNotServed, "asks for logprobs")
+        await made.world.store.put_prompt(payload, request.requester, 0)
+        with pytest.raises(PromptNotServed, match="asks for logprobs"):
+            await made.intake.take(handed(made, request, None))
+        assert await made.world.store.postings(PostingState.SUBMITTED) == []
 
 
 async def test_take__number_that_the_market_has_no_room_for__is_refused() -> None:

@@ -11,6 +11,7 @@ from headrace.api.context import ApiContext
 from headrace.api.errors import DeadlineOutOfRange, NoNodeForModel, PromptTooLong
 from headrace.api.schemas import DraftRequest
 from headrace.core.calls import request_inference_data
+from headrace.core.chat_bodies import read_prompt
 from headrace.core.envelope import SALT_BYTES, content_of, hash_payload, seal
 from headrace.core.errors import ChainUnavailable, InvalidInput, NotBonded
 from headrace.core.fees import charged_gas, charged_gas_price_wei, reward_wei
@@ -19,7 +20,6 @@ from headrace.core.prompts import prompt_content, why_not_deterministic
 from headrace.core.requests import request_id
 from headrace.core.scheduling import Offer
 from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Address, Hash32, Lane, MarketTerms, Mode, Request
-from headrace.node.prompt import read_prompt
 from headrace.ports import Call, ModelFacts
 
 DEFAULT_TTL_S = 300

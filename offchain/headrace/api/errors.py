@@ -89,6 +89,7 @@ HINTS: Mapping[str, str] = {
     "request posted; GET /v1/network has the domain's values.",
     "NOT_POSTED": "GET /v1/requests/{id} shows how far it is; try again once a block has it.",
     "WRONG_RELAYER": "GET /v1/network shows this relayer's address; a draft names it.",
+    "PROMPT_NOT_SERVED": "Send UTF-8 text, or a chat body with messages of text and with the options of a draft.",
     "PROMPT_MISSING": "Send the bytes as payload, or hand them in with PUT /v1/payloads/{hash}?requester=….",
     "PROMPT_MISMATCH": "Send the very bytes that were hashed, envelope included.",
     "SIGNATURE_LAPSED": "Sign it anew, with a later validUntil.",

@@ -198,6 +198,7 @@ def show_key(
 def make_session(settings: Settings) -> Session:
     """A session over the real adapters."""
     from headrace.adapters.clock import SystemClock
+    from headrace.adapters.sql import copies
 
     return Session(
         settings=settings,
@@ -210,6 +211,7 @@ def make_session(settings: Settings) -> Session:
         open_keystore=open_keystore,
         open_watch_store=open_watch_store,
         open_journal=open_journal,
+        copies=copies,
     )
 
 

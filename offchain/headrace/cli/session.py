@@ -24,6 +24,7 @@ from headrace.ports import (
     Receipt,
     Signer,
     Store,
+    StoreCopies,
     WatchStore,
 )
 from headrace.settings import Settings
@@ -55,6 +56,7 @@ class Session:
     open_keystore: Callable[[Path, Path | None], Signer]  # a file that is missing is made, with a new key
     open_watch_store: Callable[[Path], AbstractAsyncContextManager[WatchStore]]  # it is made when it is missing
     open_journal: Callable[[Path], AssignmentJournal]
+    copies: StoreCopies
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     def signer(self, role: Role) -> Signer:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -13,8 +12,7 @@ from rich.text import Text
 
 from headrace.cli import screens
 from headrace.cli.options import Json
-from headrace.cli.session import Session, session_of
-from headrace.core.errors import Refused
+from headrace.cli.session import session_of
 
 app = typer.Typer(help="Copy a relayer's database, and put a copy back.", no_args_is_help=True)
 
@@ -31,12 +29,10 @@ def back_up_store(
     store: Database = None,
 ) -> None:
     """Copy the database, also while the relayer runs."""
-    from headrace.adapters.sql import copies
-
     session = session_of(context)
     with Progress(console=session.console, transient=True, disable=not session.console.is_terminal) as progress:
         bar = progress.add_task("copying", total=None)
-        facts = copies.back_up(
+        facts = session.copies.back_up(
             store or session.settings.relayer.database,
             file,
             lambda done, total: progress.update(bar, completed=done, total=total),
@@ -54,12 +50,8 @@ def check_store(
     as_json: Json = False,
 ) -> None:
     """Look through a copy: whether it is whole, and what is in it."""
-    from dataclasses import asdict
-
-    from headrace.adapters.sql import copies
-
     session = session_of(context)
-    facts = asdict(copies.look_through(file))
+    facts = asdict(session.copies.look_through(file))
     if as_json:
         screens.show_json(session.console, facts)
         return
@@ -73,26 +65,11 @@ def restore_store(
     store: Database = None,
 ) -> None:
     """Put a copy in the place of the database of a relayer that is stopped. What was there is kept."""
-    from headrace.adapters.sql import copies
-
     session = session_of(context)
     database = store or session.settings.relayer.database
-    with _alone_with(session, database):
-        former = copies.put_back(file, database)
+    former = session.copies.put_back(file, database)
     kept = f" What was there is {former}." if former else ""
     session.console.print(
         Text(f"{database} is now the copy. At its next start the relayer makes up for what the copy lacks.{kept}"),
         soft_wrap=True,
     )
-
-
-@contextmanager
-def _alone_with(session: Session, database: Path) -> Iterator[None]:
-    from headrace.adapters.file_lock import Held, alone_with
-
-    database.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with alone_with(database):
-            yield
-    except Held as exc:
-        raise Refused(f"a relayer (process {exc.pid}) works with {database}: stop it first") from None

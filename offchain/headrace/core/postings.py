@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.core import typed_data
+from headrace.core.chat_bodies import PromptNotServed, read_prompt
 from headrace.core.envelope import content_of, hash_payload
 from headrace.core.errors import InvalidInput, Refused, SignatureMismatch, Unavailable
 from headrace.core.fees import BPS
+from headrace.core.prompts import why_not_deterministic
 from headrace.core.refusals import moment, name_of, worded
-from headrace.core.types import Address, GasQuote, MarketTerms, Request
+from headrace.core.types import Address, GasQuote, MarketTerms, Mode, Request
 
 POSTING_MARGIN_S = 5
 """Between a check and the block that the transaction lands in."""
@@ -180,10 +182,11 @@ def require_in_time(deadline_s: int, valid_until_s: int, terms: MarketTerms, now
 
 
 def require_prompt(request: Request, payload: bytes) -> None:
-    """Check that bytes are the prompt that a request names.
+    """Check that bytes are the prompt that a request names, and one that a node takes.
 
     Raises:
         PromptMismatch: they are not.
+        PromptNotServed: no node would take it.
         InvalidInput: they are no payload.
     """
     content_of(payload)
@@ -192,6 +195,9 @@ def require_prompt(request: Request, payload: bytes) -> None:
         raise PromptMismatch(f"the bytes have the hash {got}, and the request names {request.prompt_hash}")
     if len(payload) != request.prompt_bytes:
         raise PromptMismatch(f"the prompt has {len(payload)} bytes, and the request names {request.prompt_bytes}")
+    read_prompt(payload, request.max_output_tokens)
+    if request.mode is Mode.QUORUM and (why := why_not_deterministic(content_of(payload))):
+        raise PromptNotServed(f"a quorum cannot agree on this prompt, since {why}: give temperature 0 and a seed")
 
 
 def is_signed_by_key(signed: SignedRequest, domain: typed_data.Domain) -> bool:

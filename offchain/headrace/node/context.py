@@ -11,9 +11,9 @@ from typing import Any
 
 import structlog
 
+from headrace.core.chat_bodies import Prompt
 from headrace.core.errors import BackendUnavailable, InvalidInput
 from headrace.core.tasks import RefusalReason
-from headrace.node.prompt import Prompt
 from headrace.node.refusing import TaskRefused
 from headrace.ports import Backend
 

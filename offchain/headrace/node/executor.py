@@ -16,6 +16,7 @@ from statistics import median
 
 import structlog
 
+from headrace.core.chat_bodies import read_prompt
 from headrace.core.envelope import OVERHEAD_BYTES, SALT_BYTES, content_of, hash_payload, quorum_salt, seal
 from headrace.core.errors import BackendUnavailable, HeadraceError, IllegalTransition, InvalidInput, SignerUnavailable
 from headrace.core.fees import reward_wei
@@ -40,7 +41,7 @@ from headrace.node.context import ContextCheck
 from headrace.node.journal import NodeJournal
 from headrace.node.options import NodeOptions, OfferedModel
 from headrace.node.payability import Payability
-from headrace.node.prompt import read_prompt, result_content
+from headrace.node.prompt import result_content
 from headrace.node.refusing import TaskRefused
 from headrace.ports import Backend, Clock, Generation, Signer
 

@@ -7,38 +7,16 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.adapters.file_lock import Held, alone_with
 from headrace.adapters.sql.recovery import COPY_MARK
 from headrace.core.errors import InvalidInput, NotFound, Refused
+from headrace.ports import StoreFacts
 
 _PAGES_AT_ONCE = 2_048
 _BUSY_TIMEOUT_S = 10
 _BESIDE = ("-wal", "-shm")  # what SQLite keeps beside a database
-
-
-@dataclass(frozen=True, slots=True)
-class StoreFacts:
-    """What a relayer's database says of itself.
-
-    Args:
-        is_copy: it was made by `back_up`, so a relayer that starts on it treats what came after as forgotten.
-        revision: of its tables.
-        last_block: the last that is indexed, -1 = none.
-        requests: how many it has.
-        newest_round: the greatest number of a round, 0 = none.
-        open_intents: transactions that are on their way.
-        size_bytes: of the file.
-    """
-
-    is_copy: bool
-    revision: str
-    last_block: int
-    requests: int
-    newest_round: int
-    open_intents: int
-    size_bytes: int
 
 
 def back_up(database: Path, copy: Path, on_progress: Callable[[int, int], None]) -> StoreFacts:
@@ -99,20 +77,29 @@ def look_through(database: Path) -> StoreFacts:
 
 
 def put_back(copy: Path, database: Path) -> Path | None:
-    """Put a copy in the place of a database that nobody works with. What was there is kept beside it.
+    """Put a copy in the place of a database. What was there is kept beside it.
 
     Returns:
         Where the former database is kept, if there was one.
 
     Raises:
         NotFound: there is no such copy.
-        Refused: it was not made by `back_up`, so a relayer would take it for all that it ever signed.
+        Refused: it was not made by `back_up`, so a relayer would take it for all that it ever signed; or a relayer
+            works with the database.
         InvalidInput: it is damaged.
     """
     facts = look_through(copy)
     if not facts.is_copy:
         raise Refused(f"{copy} was not made by `headrace store backup`: a relayer cannot tell what it lacks")
     database.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with alone_with(database):
+            return _put_in_place(copy, database)
+    except Held as exc:
+        raise Refused(f"a relayer (process {exc.pid}) works with {database}: stop it first") from None
+
+
+def _put_in_place(copy: Path, database: Path) -> Path | None:
     partial = database.with_name(f"{database.name}.partial")
     try:
         shutil.copyfile(copy, partial)

@@ -15,7 +15,8 @@ from headrace.api.documenting import errors
 from headrace.api.errors import NotSettled, PayloadTooLarge
 from headrace.api.rates import Cost, costs
 from headrace.api.routing import GuardedRoute
-from headrace.core.envelope import content_of, hash_payload
+from headrace.core.chat_bodies import read_prompt
+from headrace.core.envelope import hash_payload
 from headrace.core.errors import InvalidInput, NotAllowed, NotFound
 from headrace.core.lifecycle import RequestState
 from headrace.core.types import Address, Hash32
@@ -42,7 +43,8 @@ async def put_payload(
 ) -> schemas.PayloadView:
     """Store the bytes of a prompt before the request that names their hash is sent. Safe to repeat.
 
-    The prompt counts for requests of that account only: others that name its hash never get it.
+    The prompt counts for requests of that account only: others that name its hash never get it. What no node would
+    take is refused as `PROMPT_NOT_SERVED`.
     """
     most = context.limits.payload_bytes
     payload = bytearray()
@@ -50,10 +52,11 @@ async def put_payload(
         payload += chunk
         if len(payload) > most:
             raise PayloadTooLarge(f"a payload may have at most {most} bytes")
-    content_of(bytes(payload))  # empty bytes and broken envelopes never become a prompt
     got = hash_payload(bytes(payload))
     if got != payload_hash:
         raise InvalidInput(f"the bytes have the hash {got}, not {payload_hash}")
+    # What every node refuses is not worth an escrow. How long an answer may be, only its request says.
+    read_prompt(bytes(payload), context.limits.max_output_tokens)
     context.room(len(payload))
     await context.store.put_prompt(bytes(payload), requester, context.clock.now_ms())
     return schemas.PayloadView(payload_hash=payload_hash, payload_bytes=len(payload))
