@@ -263,6 +263,22 @@ async def test_verify_result__settled__is_true_of_that_result_only(anvil: LocalC
     assert not await chain.verify_result(ZERO_HASH, ref, b"")
 
 
+async def test_simulate__on_a_block_that_is_gone__says_nothing_of_the_calls(
+    anvil: LocalChain, chain: Web3Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await anvil.mine()
+    latest = await chain._latest()
+    await anvil.rpc("anvil_reorg", 1, [])
+    assert (await chain._latest())["number"] == latest["number"]
+
+    async def latest_of_before() -> Any:
+        return latest
+
+    monkeypatch.setattr(chain, "_latest", latest_of_before)
+    with pytest.raises(ChainUnavailable):
+        await chain.simulate(anvil.accounts[1], [chain.record_round_call(anvil.accounts[1], record_of(1))])
+
+
 async def test_simulate__poor_sender__is_told_of_the_logic_only(anvil: LocalChain, chain: Web3Chain) -> None:
     relayer = anvil.accounts[1]
     await anvil.rpc("anvil_setBalance", relayer, "0x1")

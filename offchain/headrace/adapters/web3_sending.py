@@ -70,7 +70,9 @@ class ChainSender(ChainPart):
         # The price is not zero, since what is paid by it decides which slots are written. The sender is lent what the
         # limits, which are far above what is used, would need: whether it can pay is the guard's question.
         lent_wei = sum(call.value_wei + gas_limit * price_wei for call in calls)
-        balance_wei = int(await self._ask("eth_getBalance", sender, latest["number"]), 16)
+        # By its hash: at the same height, another node of the endpoint may have another block.
+        pinned = {"blockHash": latest["hash"], "requireCanonical": True}
+        balance_wei = int(await self._ask("eth_getBalance", sender, pinned), 16)
         block = {
             "stateOverrides": {sender: {"balance": hex(balance_wei + lent_wei)}},
             "calls": [
@@ -88,16 +90,23 @@ class ChainSender(ChainPart):
         }
         try:
             simulated = await self._rpc.call(
-                "eth_simulateV1", {"blockStateCalls": [block], "validation": False}, latest["number"]
+                "eth_simulateV1", {"blockStateCalls": [block], "validation": False}, pinned
             )
         except RpcError as exc:
             if exc.code == _METHOD_NOT_FOUND:
                 raise ConfigurationError(
                     f"{self._rpc.endpoint} does not have eth_simulateV1; use a node that has it"
                 ) from exc
+            await self._require_canonical(latest)
             # The sequence as a whole was refused.
             return [CallOutcome(False, 0, (), self._worded(exc)) for _ in calls]
         return [self._outcome(each) for each in simulated[0]["calls"]]
+
+    async def _require_canonical(self, header: Any) -> None:
+        """Raises ChainUnavailable when the node has another block in the place of one that was the last."""
+        there = await self._ask("eth_getBlockByNumber", header["number"], False)
+        if not there or there["hash"] != header["hash"]:
+            raise ChainUnavailable(f"{self._rpc.endpoint} left block {header['hash']} during a simulation on it")
 
     async def transaction_count(self, account: Address) -> int:
         return int(await self._ask("eth_getTransactionCount", account, "latest"), 16)
