@@ -55,11 +55,12 @@ from headrace.services.keeper import Keeper, KeeperSettings
 from headrace.services.leading import Leading
 from headrace.services.poster import Poster, PosterSettings
 from headrace.services.prover import Prover, ProverSettings, RelayersProofs
+from headrace.services.pushing import PushSettings
 from headrace.services.reaper import Reaper
 from headrace.services.reconciler import Reconciler
 from headrace.services.recovery import Hold, Recovery
 from headrace.services.scheduler import Scheduler, SchedulerSettings
-from headrace.services.sender import Sender
+from headrace.services.sender import Sender, SenderSettings
 from headrace.services.settler import Settler
 from headrace.services.wake import Wake
 from headrace.services.watch import StoreWords, Watch, WatchSettings
@@ -260,7 +261,8 @@ async def _wire(
         heartbeat_timeout_s=policy.heartbeat_timeout_ms / 1000,
     )
     payer = submitter or signer
-    sender = Sender(chain, store, clock, payer, metrics, _guard(chain, by_submitter=submitter is not None))
+    pushing = SenderSettings(push=PushSettings(spending_limit_wei=settings.relayer.spending_limit_wei))
+    sender = Sender(chain, store, clock, payer, metrics, _guard(chain, by_submitter=submitter is not None), pushing)
     names = {model.model_id: model.name for model in models}
     schedule = Wake()
     bonding = Bonding(chain, metrics, signer.address, schedule.ring)

@@ -17,6 +17,7 @@ from headrace.core.lease import Lease
 from headrace.core.lifecycle import Cause, RequestState
 from headrace.core.postings import PostingState
 from headrace.core.scheduling import Anchor, CyclePlan, Offer
+from headrace.core.spending import Signed
 from headrace.core.submissions import Submission
 from headrace.core.tasks import Accept, Delivery, LinkedNode, Refusal, Task
 from headrace.core.typed_data import Domain
@@ -926,6 +927,11 @@ class Store(Protocol):
 
     async def open_intents(self) -> list[StoredIntent]:
         """In the order of their nonces."""
+        ...
+
+    async def signed_since(self, sender: Address, since_ms: int) -> list[Signed]:
+        """What a key has signed for its intents since then, each with what it can cost; in the order of the attempts of
+        each intent, with those that came before."""
         ...
 
     async def end_intent(self, intent_id: int, state: str, block_number: int, detail: Mapping[str, Any]) -> None:

@@ -152,6 +152,7 @@ class RelayerSettings(Section):
     storage: StorageSettings = StorageSettings()
     lease_ms: int = Field(default=30_000, ge=1_000, le=3_600_000)
     min_balance_wei: Wei = 10**16
+    spending_limit_wei: Wei = 10**19
 
 
 class PriceSettings(Section):

@@ -55,6 +55,7 @@ class SoakStack(Stack):
             **super().relayer_environment(),
             "HEADRACE_CHAIN__RPC_URL": self.relayer_rpc_url or self.rpc_url,
             "HEADRACE_RELAYER__BATCH__MAX_RESULTS": "200",
+            "HEADRACE_RELAYER__SPENDING_LIMIT_WEI": "0",
             "HEADRACE_LOG__LEVEL": "WARNING",
         }
 

@@ -57,6 +57,8 @@ GAUGES: Final = {
     "headrace_leads": _Kind("1 while this process leads its relayer, 0 while it stands by."),
     "headrace_store_held": _Kind("1 while the store takes no writes."),
     "headrace_relayer_bonded": _Kind("1 while the relayer's bond counts."),
+    "headrace_spent_wei": _Kind("Wei that transactions of the last hour can cost at most."),
+    "headrace_spending_paused": _Kind("1 while the spending limit holds transactions back."),
     "headrace_relayer_balance_wei": _Kind("Wei that the relayer can pay gas with."),
 }
 

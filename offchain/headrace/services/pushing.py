@@ -10,6 +10,7 @@ import structlog
 from headrace.core.bidding import Bid, BidPolicy, Move, market_bid, next_move
 from headrace.core.errors import ExpiredContext, HeadraceError, Refused, SignerUnavailable, Unknown
 from headrace.core.guard import NOOP_GAS, GuardPolicy, Unsigned, require_noop, require_signable
+from headrace.core.spending import WINDOW_MS, Signed, Spending, worst_wei
 from headrace.core.types import GasQuote
 from headrace.ports import Chain, Clock, Metrics, Signer, Store, StoredAttempt, StoredIntent
 
@@ -18,11 +19,13 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PushSettings:
-    """How transactions are pushed. `inclusion_s`: what a block may take to come with one that is sent now."""
+    """How transactions are pushed. `inclusion_s`: what a block may take to come with one that is sent now.
+    `spending_limit_wei`: what the key may spend in an hour; 0 = any amount."""
 
     bids: BidPolicy = field(default_factory=BidPolicy)
     rebroadcast_ms: int = 4_000
     inclusion_s: int = 2
+    spending_limit_wei: int = 0
 
 
 class Pusher:
@@ -47,12 +50,43 @@ class Pusher:
         self._settings = settings or PushSettings()
         self._sent_at_ms: dict[int, int] = {}
         self._held: dict[int, str] = {}  # why an intent does not bid more
+        self._spending = Spending(self._settings.spending_limit_wei)
+        self._is_restored = False
+        self._is_paused = False
         self._gone = ""  # why the signer gave no signature when it was last asked, if so
 
     def forget(self, intent_id: int) -> None:
         """An intent has ended."""
+        self._spending.forget(intent_id)
         self._sent_at_ms.pop(intent_id, None)
         self._held.pop(intent_id, None)
+
+    async def require_within_limit(self, wei: int) -> None:
+        """Check that the key may spend so much more now. What it signed before a restart counts, too.
+
+        Raises:
+            ExpiredContext: it may not; later it may.
+        """
+        now_ms = self._clock.now_ms()
+        if not self._is_restored and self._spending.limit_wei:
+            self._spending.restore(await self._store.signed_since(self._signer.address, now_ms - WINDOW_MS), now_ms)
+        self._is_restored = True
+        try:
+            self._spending.require(wei, now_ms)
+        except ExpiredContext as exc:
+            self._set_paused(str(exc))
+            raise
+        self._set_paused("")
+
+    def _set_paused(self, why: str) -> None:
+        """Say once that the spending limit holds transactions back, and that it does not any more."""
+        self._metrics.gauge("headrace_spent_wei", self._spending.spent_wei(self._clock.now_ms()))
+        self._metrics.gauge("headrace_spending_paused", bool(why))
+        if why and not self._is_paused:
+            log.error("spending_limit_reached", key=self._signer.address, reason=why)
+        elif self._is_paused and not why:
+            log.info("spending_limit_left", key=self._signer.address)
+        self._is_paused = bool(why)
 
     async def first(self, intent: StoredIntent, quote: GasQuote, head_s: int) -> None:
         """Sign and send an intent's first attempt; when it came too late, one that only takes its nonce. What cannot be
@@ -146,6 +180,8 @@ class Pusher:
             call = intent.call
             unsigned = Unsigned(call.to, call.data, call.value_wei, intent.gas_limit, bid.max_fee_wei)
             require_signable(self._guard, unsigned)
+        wei = worst_wei(unsigned.gas_limit, bid.max_fee_wei, unsigned.value_wei)
+        await self.require_within_limit(self._spending.beyond_wei(intent.intent_id, wei))
         raw, transaction_hash = await self._signer.sign_transaction(
             {
                 "type": 2,
@@ -162,6 +198,7 @@ class Pusher:
         now_ms = self._clock.now_ms()
         attempt = StoredAttempt(transaction_hash, raw, bid.max_fee_wei, bid.tip_wei, now_ms, is_noop)
         await self._store.add_attempt(intent.intent_id, attempt)
+        self._spending.add(Signed(intent.intent_id, now_ms, wei))
         await self._broadcast(intent, attempt)
 
     async def _rebroadcast(self, intent: StoredIntent) -> None:

@@ -87,7 +87,8 @@ class Sender:
         """Store, sign and send drafts in their order.
 
         Raises:
-            Refused, ExpiredContext: the guard does not let one be signed, or the key cannot pay; none is stored then.
+            Refused, ExpiredContext: the guard does not let one be signed, or the key cannot pay, or may not spend so
+                much in an hour; none is stored then.
             SignerUnavailable: others wait for their signatures already; none is stored then. These are stored and sent
                 later, when theirs is the first signature that cannot be had.
         """
@@ -122,6 +123,7 @@ class Sender:
             needed_wei += gas_limit * max_fee_wei + call.value_wei
         account = self._signer.address
         require_funds(account, await self._chain.balance_wei(account), needed_wei)
+        await self._pusher.require_within_limit(needed_wei)
 
     async def confirm(self) -> list[StoredIntent]:
         """Look for receipts of open intents, end those that have one, send the others again after a while.

@@ -26,12 +26,14 @@ from headrace.core.errors import IllegalTransition, NotFound
 from headrace.core.events import BlockRef
 from headrace.core.guard import NOOP_GAS
 from headrace.core.lifecycle import Cause
+from headrace.core.spending import Signed, worst_wei
 from headrace.core.types import ZERO_ADDRESS, Address, Hash32
 from headrace.ports import Call, StoredAttempt, StoredIntent
 
 SUBMIT_RESULTS = "submit_results"
 FILL_NONCE = "fill_nonce"
 _MOST_FILLED = 64  # at once: pools keep no more of an account
+_MOST_RECENT = 20_000  # intents of all keys in an hour
 _OVER_S = 1  # long ago: an intent that is over only has its nonce taken
 _ENDED = ("included", "reverted", "cancelled", "dropped")
 _NODES_FAULT = frozenset(status.name for status in NODES_FAULT)
@@ -126,6 +128,20 @@ class IntentStore(StorePart):
         async with self._database.read() as connection:
             return await _intents(connection, intents.c.state == "open")
 
+    async def signed_since(self, sender: Address, since_ms: int) -> list[Signed]:
+        # There is no index on the time of an attempt; what is further back than so many intents is older than an hour.
+        newest = select(func.coalesce(func.max(intents.c.intent_id), 0)).scalar_subquery()
+        is_late = (attempts.c.intent_id > newest - _MOST_RECENT) & (attempts.c.created_at_ms > since_ms)
+        query = (
+            select(intents.c.intent_id, intents.c.gas_limit, intents.c.value_wei)
+            .add_columns(attempts.c.created_at_ms, attempts.c.max_fee_wei, attempts.c.is_noop)
+            .join(attempts, attempts.c.intent_id == intents.c.intent_id)
+            .where(intents.c.sender == sender, intents.c.intent_id.in_(select(attempts.c.intent_id).where(is_late)))
+            .order_by(attempts.c.intent_id, attempts.c.position)
+        )
+        async with self._database.read() as connection:
+            return [_signed(row) for row in (await connection.execute(query)).all()]
+
     async def end_intent(self, intent_id: int, state: str, block_number: int, detail: Mapping[str, Any]) -> None:
         if state not in _ENDED:
             raise IllegalTransition(f"an intent does not end as {state}")
@@ -151,6 +167,11 @@ class IntentStore(StorePart):
             query = select(attempts.c.intent_id).where(attempts.c.transaction_hash == transaction_hash)
             intent_id = (await connection.execute(query)).scalar()
             return None if intent_id is None else await _intent(connection, intent_id)
+
+
+def _signed(row: Any) -> Signed:
+    gas, value_wei = (NOOP_GAS, 0) if row.is_noop else (row.gas_limit, row.value_wei)
+    return Signed(row.intent_id, row.created_at_ms, worst_wei(gas, row.max_fee_wei, value_wei))
 
 
 async def reopen_above(connection: AsyncConnection, book: RequestBook, number: int) -> None:
