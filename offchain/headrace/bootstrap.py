@@ -302,6 +302,7 @@ async def _wire(
         scheduler.wake.ring,
         submitter=named,
         has_bond=bonding.holds,
+        bond_wei=(await chain.bond(signer.address)).bond_wei,
     )
     gauges = Gauges(chain, link, metrics, payer.address)
     storage = settings.relayer.storage

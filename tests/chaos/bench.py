@@ -320,7 +320,18 @@ class Bench:
             has_bond=may_assign,
         )
         settler = Settler(
-            over, store, self.link, sender, clock, signer, metrics, terms, AT_ONCE, rounds, scheduler.wake.ring
+            over,
+            store,
+            self.link,
+            sender,
+            clock,
+            signer,
+            metrics,
+            terms,
+            AT_ONCE,
+            rounds,
+            scheduler.wake.ring,
+            bond_wei=(await self.chain.bond(signer.address)).bond_wei,
         )
         return Services(
             store=store,

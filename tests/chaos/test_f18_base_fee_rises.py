@@ -38,6 +38,27 @@ async def test_base_fee__rises__bids_follow(bench: Bench) -> None:
     await bench.oracle()
 
 
+async def test_base_fee__rises_beyond_all_that_depends_on_a_record__record_is_held_too(bench: Bench) -> None:
+    """What its batch pays out, and the bond, which is for rounds that are recorded."""
+    await bench.serve()
+    await bench.services.settler.step()
+    record, batch = await bench.store.open_intents()
+    bond_wei = (await bench.chain.bond(bench.signer.address)).bond_wei
+    assert (record.kind, record.worth_wei) == ("record_round", batch.worth_wei + bond_wei)
+    assert batch.worth_wei > 0
+    most_wei = record.worth_wei // record.gas_limit
+    for base_fee_wei in (most_wei // 3, most_wei):
+        await bench.rpc("anvil_setBalance", bench.signer.address, hex(10**24))
+        await bench.rpc("anvil_setNextBlockBaseFeePerGas", hex(base_fee_wei))
+        await bench.mine()
+        for _ in range(3):
+            bench.clock.advance(46_000)
+            await bench.services.sender.confirm()
+    bids = [each.max_fee_wei for each in bench.sent if each.nonce == record.nonce]
+    assert bids[0] < most_wei // 3 < max(bids) <= most_wei
+    assert bench.metrics.counts[("headrace_transactions_held_total", "kind=record_round")] == 1
+
+
 @pytest.mark.parametrize("pool_keeps_it", [False, True])
 async def test_base_fee__rises_too_far_and_falls_again__same_bytes_are_included(
     bench: Bench, pool_keeps_it: bool

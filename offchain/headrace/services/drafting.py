@@ -129,6 +129,7 @@ class Drafter:
         relayer: Address,
         submitting: Submitting,
         set_signature_timeout_s: float,
+        bond_wei: int = 0,
     ) -> None:
         self._chain = chain
         self._link = link
@@ -138,6 +139,7 @@ class Drafter:
         self._submitting = submitting
         self._set_signature_timeout_s = set_signature_timeout_s
         self._domain = typed_data.Domain(chain.chain_id, chain.market)
+        self._bond_wei = bond_wei
 
     async def draft(self, records: Sequence[RoundRecord], items: Sequence[Item]) -> Drafted:
         """Transactions for these records and for what of these items can go out together.
@@ -200,15 +202,19 @@ class Drafter:
     ) -> list[Draft]:
         drafts = []
         sets, calls, outcomes = trial.sets, trial.calls, trial.outcomes
+        # What the market pays out for all of them at most.
+        at_stake_wei = sum(item.at_stake_wei for item in items)
         for index, record in enumerate(records):
             gas_used = outcomes[index].gas_used
-            drafts.append(
-                Draft("record_round", record_key(record.round), {"round": record.round}, calls[index], gas_used)
-            )
+            # Without it the batch is not paid, and no later round can be recorded, which is what the bond is for.
+            worth_wei = at_stake_wei + self._bond_wei
+            detail = {"round": record.round}
+            key = record_key(record.round)
+            drafts.append(Draft("record_round", key, detail, calls[index], gas_used, worth_wei=worth_wei))
         if sets:
             ids = [[result.request_id for _, result in set_.items] for set_ in sets]
             flat = [request_id for group in ids for request_id in group]
-            detail = {"sets": ids, "request_ids": flat, "rounds": [set_.round for set_ in sets]}
+            batch = {"sets": ids, "request_ids": flat, "rounds": [set_.round for set_ in sets]}
             key = (
                 "submit_results:"
                 + typed_data.hash_result_set(
@@ -219,13 +225,13 @@ class Drafter:
                 Draft(
                     "submit_results",
                     key,
-                    detail,
+                    batch,
                     calls[-1],
                     outcomes[-1].gas_used,
                     unused_gas([item.load for item in items]),
-                    # When the market pays none of them any more, and what it pays out for all of them at most.
+                    # When the market pays none of them any more.
                     until_s=max(item.stored.effective_deadline_s for item in items) + self._terms.grace_s,
-                    worth_wei=sum(item.at_stake_wei for item in items),
+                    worth_wei=at_stake_wei,
                 )
             )
         return drafts

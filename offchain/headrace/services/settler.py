@@ -57,7 +57,7 @@ class Settler:
     Without a bond it settles what needs none: results of recorded rounds, of requests that name the relayer.
 
     `rounds` is held while a round is closed, so that no cycle adds to it meanwhile. `submitter` sends, when it is not
-    the relayer itself; `sender` has its key then.
+    the relayer itself; `sender` has its key then. What a batch pays out and `bond_wei` are what its records may cost.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Settler:
         submitter: Address | None = None,
         *,
         has_bond: Callable[[], bool] = lambda: True,
+        bond_wei: int = 0,
     ) -> None:
         self.wake = Wake()
         self._chain = chain
@@ -93,7 +94,14 @@ class Settler:
         self._has_bond = has_bond
         self._submitting = Submitting(chain, clock, signer, submitter)
         self._drafter = Drafter(
-            chain, link, metrics, terms, signer.address, self._submitting, self._settings.set_signature_timeout_s
+            chain,
+            link,
+            metrics,
+            terms,
+            signer.address,
+            self._submitting,
+            self._settings.set_signature_timeout_s,
+            bond_wei,
         )
         self._quarantine = Quarantine()
         self._is_idle = False
