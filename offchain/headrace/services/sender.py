@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from headrace.core.bidding import market_bid
 from headrace.core.errors import Refused, Unavailable
 from headrace.core.fees import BPS
 from headrace.core.guard import MAX_TRANSACTION_GAS, GuardPolicy, Unsigned, require_signable
-from headrace.core.types import GasQuote, ItemStatus
+from headrace.core.types import Address, GasQuote, ItemStatus
 from headrace.ports import Call, Chain, Clock, Metrics, Receipt, Signer, Store, StoredIntent
 from headrace.services.pushing import Pusher, PushSettings, require_funds
 
@@ -76,12 +76,29 @@ class Sender:
         self._guard = guard
         self._settings = settings or SenderSettings()
         self._pusher = Pusher(chain, store, clock, signer, metrics, guard, self._settings.push)
+        self._left: frozenset[Address] = frozenset()  # whose intents others look after
+        self._takes_strangers = True
         self._passed_since: dict[int, int] = {}  # intent → block in which the chain was first seen beyond its nonce
         self._hole: tuple[int, int] | None = (
             None  # the lowest nonce that is nobody's, and the block it was first seen in
         )
         # Nonces are given and first broadcast in one order; settler and reaper share this key.
         self._lock = asyncio.Lock()
+
+    @property
+    def address(self) -> Address:
+        """Whose transactions."""
+        return self._signer.address
+
+    def leave(self, others: Collection[Address], *, and_strangers: bool) -> None:
+        """Leave the intents of these keys to their own senders; and those of keys that do not send any more, to one."""
+        self._left = frozenset(others)
+        self._takes_strangers = not and_strangers
+
+    def _takes(self, intent: StoredIntent) -> bool:
+        if intent.sender == self._signer.address:
+            return True
+        return self._takes_strangers and intent.sender not in self._left
 
     async def submit(self, drafts: Sequence[Draft]) -> list[StoredIntent]:
         """Store, sign and send drafts in their order.
@@ -129,11 +146,13 @@ class Sender:
         """Look for receipts of open intents, end those that have one, send the others again after a while.
 
         Returns:
-            Those that are still open.
+            Those of them that are still open.
         """
         async with self._lock:
             still_open = []
             for intent in await self._store.open_intents():
+                if not self._takes(intent):
+                    continue
                 receipt = await self._receipt(intent)
                 if receipt is not None:
                     await self._end(intent, receipt)

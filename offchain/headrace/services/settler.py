@@ -28,6 +28,7 @@ from headrace.ports import (
     StoredResult,
 )
 from headrace.services.drafting import Drafter, Item, Spoiler, record_key
+from headrace.services.lanes import Lane, Lanes
 from headrace.services.rounds import close
 from headrace.services.sender import Sender
 from headrace.services.submitting import Submitting
@@ -57,7 +58,8 @@ class Settler:
     Without a bond it settles what needs none: results of recorded rounds, of requests that name the relayer.
 
     `rounds` is held while a round is closed, so that no cycle adds to it meanwhile. `submitter` sends, when it is not
-    the relayer itself; `sender` has its key then. What a batch pays out and `bond_wei` are what its records may cost.
+    the relayer itself; `sender` has its key then. `further` submitters send beside it, each in a lane of its own.
+    What a batch pays out and `bond_wei` are what its records may cost.
     """
 
     def __init__(
@@ -76,13 +78,14 @@ class Settler:
         settings: SettlerSettings | None = None,
         submitter: Address | None = None,
         *,
+        further: Sequence[Lane] = (),
         has_bond: Callable[[], bool] = lambda: True,
         bond_wei: int = 0,
     ) -> None:
         self.wake = Wake()
         self._chain = chain
         self._store = store
-        self._sender = sender
+        self._lanes = Lanes([Lane(sender, submitter), *further], store, clock, metrics)
         self._clock = clock
         self._signer = signer
         self._metrics = metrics
@@ -92,17 +95,19 @@ class Settler:
         self._on_requeued = on_requeued
         self._settings = settings or SettlerSettings()
         self._has_bond = has_bond
-        self._submitting = Submitting(chain, clock, signer, submitter)
-        self._drafter = Drafter(
-            chain,
-            link,
-            metrics,
-            terms,
-            signer.address,
-            self._submitting,
-            self._settings.set_signature_timeout_s,
-            bond_wei,
-        )
+        self._drafters = {
+            lane.address: Drafter(
+                chain,
+                link,
+                metrics,
+                terms,
+                signer.address,
+                Submitting(chain, clock, signer, lane.submitter),
+                self._settings.set_signature_timeout_s,
+                bond_wei,
+            )
+            for lane in self._lanes
+        }
         self._quarantine = Quarantine()
         self._is_idle = False
 
@@ -120,29 +125,58 @@ class Settler:
             await self.wake.wait(pause_ms / 1000)
 
     async def step(self) -> bool:
-        """Confirm what was sent; unless too much of it is open, send the next batch if it is time. True if it did."""
+        """Confirm what was sent; unless too much of it is open, send the next batch if it is time. True if it did.
+
+        Records are ordered on the chain, so those that are on their way at once are in one lane. While that one is
+        full, others take what needs no new record.
+        """
         self._is_idle = False
-        still_open = await self._sender.confirm()
-        if sum(intent.kind == "submit_results" for intent in still_open) >= self._settings.max_open_batches:
+        still_open = await self._lanes.confirm()
+        free = self._lanes.free(still_open, self._settings.max_open_batches)
+        if not free:
             return False
+        carrier = self._lanes.carrier(still_open)
+        may_record = carrier is None or carrier in free
         waiting = await self._items()
+        if not may_record:
+            waiting = [item for item in waiting if await self._is_recorded(item.result.round)]
         self._is_idle = not waiting and not still_open
         items = await self._fitting(waiting)
         reason = self._why_send(items, is_cut=len(items) < len(waiting))
-        due = await self._rounds_due() if self._has_bond() else set()
-        rounds = await self._rounds_to_record(items if reason else [], due)
+        due = await self._rounds_due() if may_record and self._has_bond() else set()
+        rounds = await self._rounds_to_record(items if reason else [], due) if may_record else []
         under_way = {intent.key for intent in still_open}
         if not reason and all(record_key(record.round) in under_way for record in rounds):
             return False
-        drafted = await self._drafter.draft(rounds, items if reason else [])
+        lanes = free
+        if carrier is not None and rounds and len(self._lanes) > 1:
+            needed = {item.result.round for item in items} if reason else set()
+            if all(record_key(each.round) in under_way and each.round not in needed for each in rounds):
+                rounds = []  # they are on their way, and this batch does not wait for them
+            else:
+                lanes = [carrier]
+        for lane in lanes:
+            try:
+                return await self._send(lane, reason, rounds, items if reason else [], is_due=bool(due))
+            except (ExpiredContext, SignerUnavailable) as exc:
+                if lane is lanes[-1]:
+                    raise
+                self._lanes.pass_over(lane, str(exc))
+        return False
+
+    async def _send(
+        self, lane: Lane, reason: str | None, rounds: Sequence[RoundRecord], items: Sequence[Item], *, is_due: bool
+    ) -> bool:
+        """Draft records and a batch for a lane, and send what came of it. True if anything did."""
+        drafted = await self._drafters[lane.address].draft(rounds, items)
         await self._leave_out(dict(drafted.unpaid))
         for spoiler in drafted.spoilers:
             await self._suspect(spoiler)
-        is_in_vain = bool(reason) and not drafted.items and not due
+        is_in_vain = bool(reason) and not drafted.items and not is_due
         if not drafted.drafts or is_in_vain:
             return False
         try:
-            intents = await self._sender.submit(drafted.drafts)
+            intents = await lane.sender.submit(drafted.drafts)
         except IllegalTransition as exc:
             # A request of the batch moved since it was read (a reorg took it, the chain closed it): draft anew.
             log.info("batch_abandoned", cause=str(exc))
