@@ -43,7 +43,7 @@ from headrace.node.daemon import NodeDaemon
 from headrace.node.options import NodeOptions, OfferedModel
 from headrace.node.payability import Payability
 from headrace.node.self_settler import SelfSettler
-from headrace.ports import Backend, ModelFacts, NodeFacts, Signer
+from headrace.ports import Backend, ModelFacts, NodeFacts, Signer, Store
 from headrace.services.aggregator import Aggregator
 from headrace.services.bonding import Bonding
 from headrace.services.dispatcher import Dispatcher
@@ -123,6 +123,7 @@ async def run_relayer(settings: Settings) -> None:
         metrics = PrometheusMetrics()
         await stack.enter_async_context(reached(signer, submitter, metrics=metrics))
         store, leading = await _open_store(stack, settings.relayer, metrics)
+        await require_own(store, signer.address, settings.relayer.database)
         store.hold.on_change = lambda problem: metrics.gauge("headrace_store_held", int(bool(problem)))
         named = {"submitter": submitter.address} if submitter else {}
 
@@ -179,6 +180,16 @@ async def _open_store(
     leading = Leading(store, lock, f"process {os.getpid()} on {socket.gethostname()}", metrics)
     stack.push_async_callback(leading.give_back)
     return store, leading
+
+
+async def require_own(store: Store, relayer: Address, database: Path) -> None:
+    """Raises ConfigurationError when a store is another relayer's: under a new key it would take part in its rounds."""
+    whose = await store.relayer()
+    if whose not in (None, relayer):
+        raise ConfigurationError(
+            f"{database} is the store of the relayer {whose}, and the key is of {relayer}: a new key is a new relayer, "
+            "so give it its own HEADRACE_RELAYER__DATABASE, and let the old key finish what it owes"
+        )
 
 
 def _take_lock(lock: FileLock, settings: RelayerSettings) -> bool:

@@ -670,6 +670,10 @@ class Store(Protocol):
         """Newest first; `before_block` pages on."""
         ...
 
+    async def relayer(self) -> Address | None:
+        """Whose assignments it has; None when it has none."""
+        ...
+
     async def eligible(self, limit: int) -> list[StoredRequest]:
         """Oldest first."""
         ...

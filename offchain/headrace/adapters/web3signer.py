@@ -93,7 +93,8 @@ class SignerAddress:
 
 
 class Web3Signer:
-    """One key of a web3signer. Nothing is asked of it before `start`, or the first signature."""
+    """One key of a web3signer. Nothing is asked of it before the first signature, or `start`, which also has it keep
+    connections until `close`."""
 
     def __init__(self, where: SignerAddress, address: Address) -> None:
         self._where = where
@@ -123,6 +124,7 @@ class Web3Signer:
         parts = urlsplit(self._where.url)
         if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
             log.warning("signer_without_tls", signer=self._where.shown, hint="who can reach it can use the key")
+        self._session = self._new_session()
         self._identifier = await self._find_key()
 
     async def close(self) -> None:
@@ -243,12 +245,20 @@ class Web3Signer:
             return await self._exchange_once(method, path, body)
 
     async def _exchange_once(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
-        if self._session is None:
-            connector = aiohttp.TCPConnector(limit=MAX_AT_ONCE, ssl=self._where.tls())
-            self._session = aiohttp.ClientSession(connector=connector)
+        if self._session is not None:
+            return await self._exchange_by(self._session, method, path, body)
+        async with self._new_session() as session:
+            return await self._exchange_by(session, method, path, body)
+
+    def _new_session(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=MAX_AT_ONCE, ssl=self._where.tls()))
+
+    async def _exchange_by(
+        self, session: aiohttp.ClientSession, method: str, path: str, body: Mapping[str, Any] | None
+    ) -> tuple[int, bytes]:
         url = self._where.url.rstrip("/") + path
         most = _MAX_ANSWER_BYTES if body is not None else _MAX_KEYS_BYTES
-        async with self._session.request(method, url, json=body, allow_redirects=False) as response:
+        async with session.request(method, url, json=body, allow_redirects=False) as response:
             content = bytearray()
             async for chunk in response.content.iter_any():
                 content += chunk

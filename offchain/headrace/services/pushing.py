@@ -147,7 +147,10 @@ class Pusher:
         """Replace an intent's last attempt if that is due. Returns whether it was."""
         last = intent.attempts[-1]
         waited_ms = self._since_ms(last.created_at_ms)
-        if waited_ms < self._settings.bids.least_pause_ms or intent.sender != self._signer.address:
+        if waited_ms < self._settings.bids.least_pause_ms:
+            return False
+        if intent.sender != self._signer.address:
+            self._hold(intent, f"{intent.sender} signed it, whose key is not set any more: it is sent again as it is")
             return False
         quote, head = await self._chain.gas_quote(), await self._chain.head()
         verdict = next_move(

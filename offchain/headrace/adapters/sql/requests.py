@@ -53,6 +53,10 @@ class RequestStore(StorePart):
             query = query.where(requests.c.block_number < before_block)
         return await self._requests(query)
 
+    async def relayer(self) -> Address | None:
+        async with self._database.read() as connection:
+            return (await connection.execute(select(assignments.c.relayer).limit(1))).scalar()
+
     async def eligible(self, limit: int) -> list[StoredRequest]:
         query = (
             select(requests)
