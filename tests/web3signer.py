@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -30,13 +31,14 @@ class Web3SignerStandIn:
     instead: Answer | None = None
     changes: dict[str, Any] = field(default_factory=dict)  # fields of transactions that it signs otherwise
     v_base: int = 27
+    tls: ssl.SSLContext | None = None
     asked: list[str] = field(default_factory=list)
     port: int = 0
     _runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
         """Listen, at the same port as before."""
@@ -47,7 +49,7 @@ class Web3SignerStandIn:
         application.router.add_post("/", self._rpc)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self.tls).start()
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
+import ssl
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -310,3 +313,39 @@ async def test_certificates_that_cannot_be_used_are_named(tmp_path: Path, field:
         with pytest.raises(ConfigurationError, match=r"certificate for the signer cannot be used \(.*file.pem\)"):
             await signer.start()
         await signer.close()
+
+
+# TLS
+
+
+def certificates(folder: Path) -> None:
+    """An authority (ca.pem), a signer's certificate and a client's, each with its key in one file."""
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    openssl("req", "-x509", *curve, "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")
+    for name in ("signer", "client"):
+        openssl("req", "-x509", *curve, "-subj", f"/CN={name}", "-CA", "ca.pem", "-CAkey", "ca.key",
+                "-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE",
+                "-keyout", f"{name}.key", "-out", f"{name}.crt")  # fmt: skip
+        both = (folder / f"{name}.crt").read_text("utf-8") + (folder / f"{name}.key").read_text("utf-8")
+        (folder / f"{name}.pem").write_text(both, encoding="utf-8")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+async def test_tls__both_know_each_other_by_their_certificates(tmp_path: Path) -> None:
+    certificates(tmp_path)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tmp_path / "ca.pem")
+    tls.load_cert_chain(tmp_path / "signer.pem")
+    tls.verify_mode = ssl.CERT_REQUIRED
+    async with web3signer(KEY, tls=tls) as stand_in:
+        known = SignerAddress(stand_in.url, tmp_path / "ca.pem", tmp_path / "client.pem")
+        signer = Web3Signer(known, LOCAL.address)
+        await signer.start()
+        assert await signer.sign_typed(DOMAIN, STRUCT_HASH) == await LOCAL.sign_typed(DOMAIN, STRUCT_HASH)
+        await signer.close()
+        for stranger in (SignerAddress(stand_in.url, tmp_path / "ca.pem"), SignerAddress(stand_in.url)):
+            with pytest.raises(SignerUnavailable, match="does not answer"):
+                await Web3Signer(stranger, LOCAL.address).sign_typed(DOMAIN, STRUCT_HASH)
