@@ -8,7 +8,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,6 +52,7 @@ from headrace.services.gauges import Gauges
 from headrace.services.indexer import Indexer, IndexerSettings
 from headrace.services.intake import Intake, IntakeSettings
 from headrace.services.keeper import Keeper, KeeperSettings
+from headrace.services.lanes import Lane
 from headrace.services.leading import Leading
 from headrace.services.poster import Poster, PosterSettings
 from headrace.services.prover import Prover, ProverSettings, RelayersProofs
@@ -65,7 +66,14 @@ from headrace.services.settler import Settler
 from headrace.services.wake import Wake
 from headrace.services.watch import StoreWords, Watch, WatchSettings
 from headrace.settings import GaslessSettings, NodeSettings, RelayerSettings, Settings
-from headrace.wiring import open_chain, open_payer, open_signer, open_submitter, reached
+from headrace.wiring import (
+    open_chain,
+    open_further_submitters,
+    open_payer,
+    open_signer,
+    open_submitter,
+    reached,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -109,6 +117,7 @@ async def run_relayer(settings: Settings) -> None:
         NotLeader: another process leads, or has taken over from this one.
     """
     signer, submitter = open_signer(settings, "relayer"), open_submitter(settings)
+    further = open_further_submitters(settings)
     async with AsyncExitStack() as stack:
         listener = bind(settings.relayer.api_host, settings.relayer.api_port)
         stack.callback(listener.close)
@@ -118,17 +127,17 @@ async def run_relayer(settings: Settings) -> None:
         )
         stack.callback(door.close)
         chain = await stack.enter_async_context(open_chain(settings))
-        await _require_fit(chain, signer, submitter, settings.relayer.min_balance_wei)
+        await _require_fit(chain, signer, submitter, settings.relayer.min_balance_wei, further)
         settings.relayer.database.parent.mkdir(parents=True, exist_ok=True)
         metrics = PrometheusMetrics()
-        await stack.enter_async_context(reached(signer, submitter, metrics=metrics))
+        await stack.enter_async_context(reached(signer, submitter, *further, metrics=metrics))
         store, leading = await _open_store(stack, settings.relayer, metrics)
         await require_own(store, signer.address, settings.relayer.database)
         store.hold.on_change = lambda problem: metrics.gauge("headrace_store_held", int(bool(problem)))
         named = {"submitter": submitter.address} if submitter else {}
 
         async def wire() -> _Relayer:
-            return await _wire(settings, chain, store, signer, submitter, door, metrics)
+            return await _wire(settings, chain, store, signer, submitter, door, metrics, further)
 
         async with asyncio.TaskGroup() as group:
             front = await _stand_by(group, settings.relayer, leading, wire, listener)
@@ -233,16 +242,26 @@ async def _stand_by(
     return front
 
 
-async def _require_fit(chain: Web3Chain, signer: Signer, submitter: Signer | None, min_balance_wei: int) -> None:
-    """Raises ConfigurationError unless the relayer is registered, and it or its submitter can pay for gas. One whose
-    bond does not count any more starts, to settle what it owes."""
+async def _require_fit(
+    chain: Web3Chain,
+    signer: Signer,
+    submitter: Signer | None,
+    min_balance_wei: int,
+    further: Sequence[Signer] = (),
+) -> None:
+    """Raises ConfigurationError unless the relayer is registered, and it or a submitter of it can pay for gas. One
+    whose bond does not count any more starts, to settle what it owes."""
     if not (await chain.bond(signer.address)).registered_at_s:
         raise ConfigurationError(
             f"the relayer {signer.address} has no bond on chain {chain.chain_id}: run `ape run register_relayer`"
         )
     payer, role = (submitter, "submitter") if submitter else (signer, "relayer")
     balance_wei = await chain.balance_wei(payer.address)
-    if balance_wei < min_balance_wei:
+    others_wei = [await chain.balance_wei(each.address) for each in further]
+    for address, wei in zip((each.address for each in (payer, *further)), (balance_wei, *others_wei), strict=True):
+        if further and wei < min_balance_wei:
+            log.warning("submitter_unfunded", submitter=address, balance_wei=str(wei), hint="the others send meanwhile")
+    if max(balance_wei, *others_wei, 0) < min_balance_wei:
         raise ConfigurationError(
             f"the {role} {payer.address} has {balance_wei} wei, and needs {min_balance_wei} to pay for gas: "
             "send it ether, or lower HEADRACE_RELAYER__MIN_BALANCE_WEI"
@@ -257,6 +276,7 @@ async def _wire(
     submitter: Signer | None,
     door: socket.socket,
     metrics: PrometheusMetrics,
+    further: Sequence[Signer] = (),
 ) -> _Relayer:
     clock, rounds = SystemClock(), asyncio.Lock()
     terms, models = await chain.market_terms(), await chain.models()
@@ -274,6 +294,10 @@ async def _wire(
     payer = submitter or signer
     pushing = SenderSettings(push=PushSettings(spending_limit_wei=settings.relayer.spending_limit_wei))
     sender = Sender(chain, store, clock, payer, metrics, _guard(chain, by_submitter=submitter is not None), pushing)
+    for_submitters = _guard(chain, by_submitter=True)
+    lanes = [
+        Lane(Sender(chain, store, clock, each, metrics, for_submitters, pushing), each.address) for each in further
+    ]
     names = {model.model_id: model.name for model in models}
     schedule = Wake()
     bonding = Bonding(chain, metrics, signer.address, schedule.ring)
@@ -312,10 +336,11 @@ async def _wire(
         rounds,
         scheduler.wake.ring,
         submitter=named,
+        further=lanes,
         has_bond=bonding.holds,
         bond_wei=(await chain.bond(signer.address)).bond_wei,
     )
-    gauges = Gauges(chain, link, metrics, payer.address)
+    gauges = Gauges(chain, link, metrics, payer.address, *(each.address for each in further))
     storage = settings.relayer.storage
     keeping = KeeperSettings(storage.max_unused_prompt_mb * 1024**2, keep_ended_s=storage.keep_payloads_days * 86_400)
     keeper = Keeper(store, clock, metrics, keeping)

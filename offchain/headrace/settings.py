@@ -136,6 +136,7 @@ class RelayerSettings(Section):
 
     key: DaemonKeySettings = DaemonKeySettings()
     submitter: DaemonKeySettings = DaemonKeySettings()
+    further_submitters: Annotated[tuple[DaemonKeySettings, ...], Field(max_length=16)] = ()
     api_host: str = "127.0.0.1"
     api_port: Port = 8480
     api: ApiSettings = ApiSettings()

@@ -47,6 +47,34 @@ def open_submitter(settings: Settings) -> Signer | None:
     return _open(settings.relayer.submitter, settings.relayer_submitter_private_key, "relayer", "SUBMITTER")
 
 
+def open_further_submitters(settings: Settings) -> list[Signer]:
+    """The keys that send beside the submitter, each under its own nonces.
+
+    Raises:
+        ConfigurationError: one cannot be used, or two are the same, or there is no submitter that they are beside.
+    """
+    first = open_submitter(settings)
+    sections = settings.relayer.further_submitters
+    if sections and first is None:
+        raise ConfigurationError(
+            f"{PREFIX}RELAYER__FURTHER_SUBMITTERS are beside a submitter: set {PREFIX}RELAYER__SUBMITTER__KEYSTORE, too"
+        )
+    further = []
+    taken = {first.address, open_signer(settings, "relayer").address} if first else set()
+    for number, section in enumerate(sections):
+        signer = _open(section, None, "relayer", f"FURTHER_SUBMITTERS__{number}")
+        if signer is None:
+            raise ConfigurationError(f"{PREFIX}RELAYER__FURTHER_SUBMITTERS names no key at place {number}: correct it")
+        if signer.address in taken:
+            raise ConfigurationError(
+                f"{PREFIX}RELAYER__FURTHER_SUBMITTERS names {signer.address} at place {number}, which is another "
+                "submitter or the relayer itself: each must have a key of its own"
+            )
+        taken.add(signer.address)
+        further.append(signer)
+    return further
+
+
 def open_payer(settings: Settings) -> Signer | None:
     """The key that pays the gas when a node settles by itself; None when that is the node's own.
 

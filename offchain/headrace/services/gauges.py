@@ -20,17 +20,17 @@ class Gauges:
         chain: tells the balance.
         link: tells the nodes.
         metrics: takes both.
-        payer: whose balance: the relayer's, or its submitter's.
+        payers: whose balances: the relayer's, or its submitters'.
         poll_ms: time between two looks.
     """
 
-    def __init__(self, chain: Chain, link: NodeLink, metrics: Metrics, payer: Address, *, poll_ms: int = 5_000) -> None:
+    def __init__(self, chain: Chain, link: NodeLink, metrics: Metrics, *payers: Address, poll_ms: int = 5_000) -> None:
         self._chain = chain
         self._link = link
         self._metrics = metrics
-        self._payer = payer
+        self._payers = payers
         self._poll_ms = poll_ms
-        self.balance_wei: int | None = None  # None before it was measured
+        self.balance_wei: int | None = None  # of who has most; None before it was measured
 
     async def run(self) -> None:
         """Measure until cancelled. A chain that does not answer leaves the balance as it was."""
@@ -48,5 +48,6 @@ class Gauges:
             ChainUnavailable: the balance cannot be had.
         """
         self._metrics.gauge("headrace_linked_nodes", len(self._link.linked()))
-        self.balance_wei = await self._chain.balance_wei(self._payer)
-        self._metrics.gauge("headrace_relayer_balance_wei", self.balance_wei)
+        balances_wei = [await self._chain.balance_wei(payer) for payer in self._payers]
+        self.balance_wei = max(balances_wei)
+        self._metrics.gauge("headrace_relayer_balance_wei", min(balances_wei))
