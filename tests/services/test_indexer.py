@@ -14,6 +14,7 @@ from headrace.adapters.json_rpc import connect_http
 from headrace.adapters.sql.store import SqlStore
 from headrace.adapters.web3_chain import Web3Chain
 from headrace.core.errors import ChainUnavailable
+from headrace.core.events import ChainEvent
 from headrace.core.lifecycle import RequestState
 from headrace.core.requests import request_id
 from headrace.core.types import Hash32, Status
@@ -59,10 +60,10 @@ async def world() -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def a_world(chain: FakeChain | None = None, url: str = "sqlite://") -> AsyncIterator[World]:
+async def a_world(chain: FakeChain | None = None, url: str = "sqlite://", **settings: int) -> AsyncIterator[World]:
     store = await SqlStore.open(url, FakeClock())
     try:
-        yield make_world(chain or FakeChain(), store)
+        yield make_world(chain or FakeChain(), store, **settings)
     finally:
         await store.close()
 
@@ -79,6 +80,62 @@ def make_world(chain: FakeChain, store: SqlStore, **settings: int) -> World:
     bounds = IndexerSettings(**{"confirmations": 0, "range_blocks": 4, "max_rewind": 8, **settings})
     indexer = Indexer(chain, store, FakeClock(), metrics, RELAYER, 0, on_change, bounds)
     return World(chain, store, indexer, metrics, changes, changed)
+
+
+class LateChain(FakeChain):
+    """A chain whose node denies events of some blocks, as long as it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.denied: set[int] = set()
+        self.questions: list[tuple[int, int]] = []
+
+    async def events(self, from_block: int, to_block: int) -> list[ChainEvent]:
+        self.questions.append((from_block, to_block))
+        found = await super().events(from_block, to_block)
+        return [event for event in found if event.block_number not in self.denied]
+
+
+async def test_reread__events_that_were_denied__are_taken_in_later() -> None:
+    chain = LateChain()
+    async with a_world(chain, reread_blocks=8, reread_every_blocks=4) as world:
+        early, late = make_request(salt=1), make_request(salt=2)
+        chain.mine(chain.requested(early))
+        chain.denied = {chain.mine(chain.requested(late)).number}
+        await world.settle()
+        chain.denied = set()
+        chain.mine()
+        await world.settle()
+        assert await world.store.request(chain.id_of(late)) is None  # it is not asked again in each block
+        chain.mine()
+        await world.settle()
+        assert await world.state(chain.id_of(late)) is RequestState.ELIGIBLE
+        assert await world.state(chain.id_of(early)) is RequestState.ELIGIBLE
+        assert await world.agrees()
+        assert world.metrics.counts["headrace_blocks_reread_total",] == 1
+
+
+async def test_reread__nothing_was_denied__changes_nothing_and_asks_now_and_then() -> None:
+    chain = LateChain()
+    async with a_world(chain, reread_blocks=6, reread_every_blocks=4) as world:
+        for number in range(12):
+            chain.mine(chain.requested(make_request(salt=number)))
+            await world.settle()
+        again = [end for start, end in chain.questions if end - start == 5]
+        assert again == [8, 12]
+        assert ("headrace_blocks_reread_total",) not in world.metrics.counts
+
+
+async def test_reread__a_node_that_denies_what_was_told__takes_nothing_away() -> None:
+    chain = LateChain()
+    async with a_world(chain, reread_blocks=8, reread_every_blocks=1) as world:
+        request = make_request(salt=1)
+        chain.mine(chain.requested(request))
+        await world.settle()
+        chain.denied = {block.number for block in chain.all_blocks()}
+        chain.mine()
+        await world.settle()
+        assert await world.state(chain.id_of(request)) is RequestState.ELIGIBLE
 
 
 # Forward

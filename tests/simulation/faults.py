@@ -27,7 +27,7 @@ class Rates:
 
     send_unanswered: float = 0.05  # of sends: taken, and the answer is lost
     send_swallowed: float = 0.02  # of sends: answered, and in no pool
-    store_fault: float = 0.002  # of the store's writes
+    store_fault: float = 0.008  # of the store's writes, each of which may be of several calls
     clock_jump: float = 0.004  # of ticks: the relayer's clock goes to one hour off, or back
     fee_spike: float = 0.01  # of ticks
     dropped_pool: float = 0.01  # of ticks

@@ -57,7 +57,14 @@ class Relayer:
     """One life of the process."""
 
     def __init__(
-        self, rpc: Rpc, store: SqlStore, link: SimLink, clock: Clock, signer: FakeSigner, first_round: int
+        self,
+        rpc: Rpc,
+        store: SqlStore,
+        link: SimLink,
+        clock: Clock,
+        signer: FakeSigner,
+        first_round: int,
+        policy: Policy,
     ) -> None:
         chain, metrics, terms = cast(Chain, rpc), FakeMetrics(), rpc.terms
         rounds, wake = asyncio.Lock(), Wake()
@@ -80,7 +87,7 @@ class Relayer:
             metrics,
             terms,
             [MODEL],
-            Policy(),
+            policy,
             first_round,
             rounds,
             SchedulerSettings(lease_ms=LEASE_MS),

@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 from headrace.core import typed_data
 from headrace.core.envelope import hash_payload
 from headrace.core.errors import NotFound
-from headrace.core.scheduling import Offer
+from headrace.core.scheduling import Offer, Policy
 from headrace.core.types import Mode, Request, Status
 from headrace.ports import NodeFacts
 from tests.fakes import GWEI, MODEL_ID, REQUESTER, FakeClock, FakeSigner, make_request
@@ -98,6 +98,7 @@ class Simulation:
         self._calm_at_ms = 0  # when the base fee falls again
         self._in_step_at_ms = 0  # when the chain's node has caught up
         self._salt = 0
+        self._policy = Policy(name=self.rng.choice(("spread", "reference")))
         self._start_ms = self.clock.now_ms()
 
     async def run(self) -> Verdict:
@@ -160,7 +161,7 @@ class Simulation:
         store = open_store(self._file, self.skewed, self.weather)
         rpc = Rpc(self.chain, self.weather, self._see_raw)
         first_round = self.chain.world().next_round[self.signer.address]
-        self._relayer = Relayer(rpc, store, self.link, self.skewed, self.signer, first_round)
+        self._relayer = Relayer(rpc, store, self.link, self.skewed, self.signer, first_round, self._policy)
         if self._sabotage:
             self._sabotage(self._relayer)
 

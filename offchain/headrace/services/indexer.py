@@ -32,6 +32,8 @@ class IndexerSettings:
     confirmations: int = 1  # blocks on top of a request's own before it is served
     max_rewind: int = 256
     max_backoff_ms: int = 10_000
+    reread_blocks: int = 32  # at the head, whose logs are asked for once more
+    reread_every_blocks: int = 16
 
 
 class Indexer:
@@ -74,6 +76,7 @@ class Indexer:
         self._on_change = on_change
         self._settings = settings or IndexerSettings()
         self._confirmed: BlockRef | None = None
+        self._reread_at = 0
 
     async def run(self) -> None:
         """Index until cancelled.
@@ -113,7 +116,7 @@ class Indexer:
             return True
         next_number = self._first_block if last is None else last.number + 1
         if next_number > head.number:
-            return last is not None and last == head and await self._confirm(head)
+            return last is not None and last == head and (await self._reread(head) or await self._confirm(head))
         return await self._index(last, next_number, head)
 
     # Forward
@@ -135,6 +138,27 @@ class Indexer:
             log.info("blocks_indexed", start=start, end=end, events=len(events))
         if blocks[-1] == head:
             await self._confirm(head)
+        self._on_change()
+        return True
+
+    async def _reread(self, head: BlockRef) -> bool:
+        """Now and then, look whether the last blocks have events that were not told when they were read: a node may
+        have had a block without its logs yet, and have denied them by the block's hash as well."""
+        if head.number - self._reread_at < self._settings.reread_every_blocks:
+            return False
+        start = max(self._first_block, head.number - self._settings.reread_blocks + 1)
+        told = await self._chain.events(start, head.number)
+        known = await self._store.event_places(start, head.number)
+        self._reread_at = head.number
+        missed = [event for event in told if (event.block_hash, event.log_index) not in known]
+        stored = {number: await self._store.block(number) for number in {event.block_number for event in missed}}
+        numbers = [number for number, block in stored.items() if block and _has_events_of(block, missed)]
+        if not numbers:
+            return False
+        log.error("events_missed", blocks=sorted(numbers), hint="the endpoint told too late what is in them")
+        self._metrics.count("headrace_blocks_reread_total", len(numbers))
+        await self._store.rewind_to(min(numbers) - 1)
+        self._confirmed = None
         self._on_change()
         return True
 
@@ -200,6 +224,11 @@ class Indexer:
             f"deeper than {self._settings.max_rewind} blocks, or this is another chain. Nothing was undone; check the "
             "node, then raise HEADRACE_CHAIN__MAX_REWIND or start with an empty store"
         )
+
+
+def _has_events_of(block: BlockRef, events: Sequence[ChainEvent]) -> bool:
+    """Whether events are of this very block. Those of another at its height are for the parent check."""
+    return any(event.block_hash == block.hash for event in events)
 
 
 def _fit(last: BlockRef | None, blocks: Sequence[BlockRef], events: Sequence[ChainEvent]) -> bool:

@@ -42,6 +42,12 @@ class BlockStore(StorePart):
             row = (await connection.execute(query)).mappings().first()
         return block_of(row) if row else None
 
+    async def event_places(self, from_block: int, to_block: int) -> set[tuple[Hash32, int]]:
+        query = select(event_table.c.block_hash, event_table.c.log_index)
+        query = query.where(event_table.c.block_number.between(from_block, to_block))
+        async with self._database.read() as connection:
+            return {(row.block_hash, row.log_index) for row in await connection.execute(query)}
+
     async def add_blocks(self, blocks: Sequence[BlockRef], events: Sequence[ChainEvent], relayer: Address) -> None:
         if not blocks:
             return
