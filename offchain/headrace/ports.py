@@ -632,6 +632,10 @@ class Store(Protocol):
         """The stored block at a height."""
         ...
 
+    async def event_places(self, from_block: int, to_block: int) -> set[tuple[Hash32, int]]:
+        """Block hash and log index of each event of a closed range."""
+        ...
+
     async def add_blocks(self, blocks: Sequence[BlockRef], events: Sequence[ChainEvent], relayer: Address) -> None:
         """Append blocks (each the child of the one before, the first of `last_block`) with their events, and apply the
         events to requests and rounds. Requests that name another relayer are kept, but never become eligible.
