@@ -39,6 +39,7 @@ COUNTERS: Final = {
     "headrace_postings_total": _Kind("Requests to post for their requesters, by outcome.", ("outcome",)),
     "headrace_reorgs_total": _Kind("Reorgs that were rewound."),
     "headrace_blocks_indexed_total": _Kind("Blocks indexed."),
+    "headrace_blocks_reread_total": _Kind("Blocks of which the endpoint told events only later."),
     "headrace_events_indexed_total": _Kind("Events indexed."),
     "headrace_http_requests_total": _Kind("Requests to the control API.", ("route", "status")),
     "headrace_http_rate_limited_total": _Kind("Requests to the control API beyond their caller's rate.", ("cost",)),
