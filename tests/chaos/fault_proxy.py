@@ -36,6 +36,7 @@ class Faults:
     swallow: bool = False  # transactions are accepted, and no pool has them
     null_receipts: bool = False
     empty_logs: bool = False  # for ranges; by a block's hash they are all there
+    empty_block_logs: bool = False  # and by a block's hash
     clipped_logs: bool = False  # those of the second half of a range are left out
     lag_blocks: int = 0  # the head that it tells is so far behind
     count_ahead: int = 0  # transactions that it counts and no block has
@@ -111,6 +112,8 @@ class FaultProxy:
             return _done(question, hex(faults.chain_id))
         if method == RECEIPT and faults.null_receipts:
             return _done(question, None)
+        if method == LOGS and "blockHash" in params[0] and faults.empty_block_logs:
+            return _done(question, [])
         if method == LOGS and "blockHash" not in params[0]:
             if faults.empty_logs:
                 return _done(question, [])
