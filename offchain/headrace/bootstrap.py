@@ -235,7 +235,7 @@ async def _stand_by(
         try:
             front.show(replace((await wire()).api, readiness=lambda: [_STANDING_BY]))
             log.info("standing_by", database=str(settings.database))
-            await leading.wait()
+            await patiently(leading.wait())
         except BaseException:
             front.close()
             raise

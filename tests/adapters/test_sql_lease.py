@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from sqlalchemy import text
 
 from headrace.adapters.file_lock import FileLock, Held, alone_with
 from headrace.adapters.sql.database import Database, downgrade
+from headrace.adapters.sql.holding import patiently
 from headrace.adapters.sql.store import SqlStore
 from headrace.core.errors import ConfigurationError, NotLeader
 from headrace.core.lease import Lease
@@ -148,3 +151,27 @@ def test_file_lock__is_had_once_and_tells_where(tmp_path: Path) -> None:
     assert second.take()
     second.free()
     second.free()
+
+
+async def test_lease__leader_hangs_within_a_write__standby_waits_for_the_database_and_then_leads(
+    first: SqlStore, second: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = await lead(first)
+    async with second._database.read() as connection:
+        await connection.execute(text("PRAGMA busy_timeout = 1"))
+    resumed = asyncio.Event()
+
+    async def wait(_: float) -> None:
+        resumed.set()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(second.hold, "sleep", wait)
+    with closing(sqlite3.connect(first._database._engine.url.database or "", isolation_level=None)) as hung:
+        hung.execute("BEGIN IMMEDIATE")
+        taking = asyncio.create_task(patiently(second.take_lease(lease, "b", "", LEASE_MS)))
+        await resumed.wait()
+        assert not taking.done()
+        hung.execute("ROLLBACK")
+    taken = await taking
+    assert taken is not None
+    assert taken.token == 2
