@@ -42,12 +42,12 @@ async def test_limit__reached__pauses_and_goes_on_by_itself() -> None:
                 await world.settler.step()
         assert await world.store.open_intents() == []
         assert await world.state(id_) == "signed"
-        assert world.metrics.gauges[("headrace_spending_paused",)] == 1
-        assert world.metrics.gauges[("headrace_spent_wei",)] == once
+        assert world.metrics.gauges[("headrace_spending_paused", f"sender={world.signer.address}")] == 1
+        assert world.metrics.gauges[("headrace_spent_wei", f"sender={world.signer.address}")] == once
         world.clock.advance(WINDOW_MS)
         await world.settle()
         assert await world.state(id_) == "fulfilled"
-        assert world.metrics.gauges[("headrace_spending_paused",)] == 0
+        assert world.metrics.gauges[("headrace_spending_paused", f"sender={world.signer.address}")] == 0
 
 
 async def test_limit__below_it__holds_nothing_back() -> None:
@@ -93,7 +93,10 @@ async def test_limit__transaction_is_stuck__the_last_bid_stands_until_more_may_b
         record, _ = await world.store.open_intents()
         first, second = record.attempts
         limits = [worst_wei(record.gas_limit, each.max_fee_wei, 0) for each in (first, second)]
-        assert world.metrics.gauges[("headrace_spent_wei",)] <= spent + limits[1] - limits[0]
+        assert (
+            world.metrics.gauges[("headrace_spent_wei", f"sender={world.signer.address}")]
+            <= spent + limits[1] - limits[0]
+        )
 
 
 async def test_signed_since__counts_what_was_signed_then_and_before_for_the_same_intent() -> None:

@@ -59,8 +59,8 @@ GAUGES: Final = {
     "headrace_store_held": _Kind("1 while the store takes no writes."),
     "headrace_lane_open_transactions": _Kind("Of each of several submitters, what is on its way.", ("sender",)),
     "headrace_relayer_bonded": _Kind("1 while the relayer's bond counts."),
-    "headrace_spent_wei": _Kind("Wei that transactions of the last hour can cost at most."),
-    "headrace_spending_paused": _Kind("1 while the spending limit holds transactions back."),
+    "headrace_spent_wei": _Kind("Wei that transactions of the last hour can cost at most.", ("sender",)),
+    "headrace_spending_paused": _Kind("1 while the spending limit holds transactions back.", ("sender",)),
     "headrace_relayer_balance_wei": _Kind("Wei that the relayer can pay gas with."),
 }
 

@@ -80,12 +80,13 @@ class Pusher:
 
     def _set_paused(self, why: str) -> None:
         """Say once that the spending limit holds transactions back, and that it does not any more."""
-        self._metrics.gauge("headrace_spent_wei", self._spending.spent_wei(self._clock.now_ms()))
-        self._metrics.gauge("headrace_spending_paused", bool(why))
+        sender = self._signer.address
+        self._metrics.gauge("headrace_spent_wei", self._spending.spent_wei(self._clock.now_ms()), sender=sender)
+        self._metrics.gauge("headrace_spending_paused", bool(why), sender=sender)
         if why and not self._is_paused:
-            log.error("spending_limit_reached", key=self._signer.address, reason=why)
+            log.error("spending_limit_reached", key=sender, reason=why)
         elif self._is_paused and not why:
-            log.info("spending_limit_left", key=self._signer.address)
+            log.info("spending_limit_left", key=sender)
         self._is_paused = bool(why)
 
     async def first(self, intent: StoredIntent, quote: GasQuote, head_s: int) -> None:
