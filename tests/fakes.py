@@ -438,6 +438,9 @@ class FakeChain:
         self._enter("has_code")
         return account in self.with_code
 
+    async def require_code(self, contract: Address) -> None:
+        self._enter("require_code")
+
     async def credit_wei(self, account: Address) -> int:
         self._enter("credit_wei")
         return self._credit(_World(self.all_events()), account)

@@ -57,6 +57,7 @@ bodies = pytest.mark.parametrize("body", BODIES, ids=lambda body: json.dumps(bod
 CALLERS = {
     "adapters/json_rpc.py": "the chain's RPC",
     "adapters/openai_backend.py": "the node's model server",
+    "adapters/web3signer.py": "the signer that the operator set",
     "client/client.py": "holds the session of client/http.py",
     "client/http.py": "the relayer's API, for requesters and auditors",
     "node/daemon.py": "the relayer's link",

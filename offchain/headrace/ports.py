@@ -241,6 +241,14 @@ class Chain(Protocol):
         """Whether a call of the account runs anything: a contract, or code that the account lends itself (EIP-7702)."""
         ...
 
+    async def require_code(self, contract: Address) -> None:
+        """Check that a contract of the deployment has its code now, as this endpoint tells.
+
+        Raises:
+            ExpiredContext: it has another, or none: the endpoint is of another chain than at the start.
+        """
+        ...
+
     async def credit_wei(self, account: Address) -> int:
         """Credit in the market."""
         ...

@@ -10,10 +10,11 @@ from headrace.adapters.deployment import load_deployment
 from headrace.adapters.json_rpc import connect_http
 from headrace.adapters.web3_faults import FaultsReader
 from headrace.adapters.web3_holdings import HoldingsReader
-from headrace.adapters.web3_part import answered, hex_of
+from headrace.adapters.web3_part import answered, bytes_of, hex_of
 from headrace.adapters.web3_sending import ChainSender
 from headrace.adapters.web3_verifying import VerifierReader
-from headrace.core.errors import ConfigurationError
+from headrace.core.errors import ConfigurationError, ExpiredContext
+from headrace.core.types import Address
 
 
 class Web3Chain(HoldingsReader, ChainSender, VerifierReader, FaultsReader):
@@ -59,6 +60,15 @@ class Web3Chain(HoldingsReader, ChainSender, VerifierReader, FaultsReader):
                     f"the code at {contract.address} on chain {chain_id} is not the {name} of the deployment file: "
                     "run `ape run deploy` for that chain"
                 )
+
+    async def require_code(self, contract: Address) -> None:
+        named = {each.address: (name, each.code_hash) for name, each in self._deployment.contracts.items()}
+        name, code_hash = named[contract]
+        if hex_of(keccak(bytes_of(await self._ask("eth_getCode", contract, "latest")))) != code_hash:
+            raise ExpiredContext(
+                f"{self._rpc.endpoint} has other code at {contract} than that of the deployment's {name}: it is not a "
+                "node of this chain any more. Nothing is signed until it is; check the endpoint"
+            )
 
     async def close(self) -> None:
         """Close the connections."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-
 from headrace.adapters.abi_codec import ContractAbi
 from headrace.adapters.web3_reading import ChainReader
 from headrace.core.errors import InvalidInput, NotFound

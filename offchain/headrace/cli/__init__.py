@@ -299,7 +299,7 @@ async def open_store(path: Path) -> AsyncIterator[WatchStore]:
     from headrace.adapters.clock import SystemClock
     from headrace.adapters.sql.store import SqlStore
 
-    store = await SqlStore.open(f"sqlite+aiosqlite:///{path}", SystemClock())
+    store = await SqlStore.open(f"sqlite:///{path}", SystemClock())
     try:
         yield store
     finally:

@@ -237,7 +237,7 @@ class SelfSettler:
         balance_wei = await self._chain.balance_wei(payer)
         if balance_wei < needed_wei:
             raise _NotNow(_unfunded(payer, balance_wei, needed_wei))
-        self._require_signable(plan.data, plan.gas_limit, bid)
+        await self._require_signable(plan.data, plan.gas_limit, bid)
         nonce = free_nonce(await self._chain.transaction_count(payer), self._taken)
         now_ms = self._clock.now_ms()
         opened = await self._settlements.begin(settlement.request_id, payer, nonce, plan.data, plan.gas_limit, now_ms)
@@ -368,7 +368,7 @@ class SelfSettler:
 
     async def _send(self, settlement: Settlement, bid: Bid) -> None:
         """Sign, write down, send."""
-        self._require_signable(settlement.data, settlement.gas_limit, bid)
+        await self._require_signable(settlement.data, settlement.gas_limit, bid)
         raw, transaction_hash = await self._payer.sign_transaction(
             {
                 "type": 2,
@@ -387,8 +387,9 @@ class SelfSettler:
         log.info("self_settlement_sent", transaction=transaction_hash, nonce=settlement.nonce, payer=settlement.payer)
         await self._broadcast(attempt)
 
-    def _require_signable(self, data: bytes, gas_limit: int, bid: Bid) -> None:
+    async def _require_signable(self, data: bytes, gas_limit: int, bid: Bid) -> None:
         require_signable(self._guard, Unsigned(self._chain.market, data, 0, gas_limit, bid.max_fee_wei))
+        await self._chain.require_code(self._chain.market)
 
     async def _broadcast(self, attempt: SettlementAttempt) -> None:
         try:

@@ -184,6 +184,7 @@ class Pusher:
             call = intent.call
             unsigned = Unsigned(call.to, call.data, call.value_wei, intent.gas_limit, bid.max_fee_wei)
             require_signable(self._guard, unsigned)
+            await self._chain.require_code(call.to)
         wei = worst_wei(unsigned.gas_limit, bid.max_fee_wei, unsigned.value_wei)
         await self.require_within_limit(self._spending.beyond_wei(intent.intent_id, wei))
         raw, transaction_hash = await self._signer.sign_transaction(

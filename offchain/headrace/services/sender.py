@@ -138,6 +138,8 @@ class Sender:
             gas_limit, call = self._gas_limit(draft), draft.call
             require_signable(self._guard, Unsigned(call.to, call.data, call.value_wei, gas_limit, max_fee_wei))
             needed_wei += gas_limit * max_fee_wei + call.value_wei
+        for target in {draft.call.to for draft in drafts}:
+            await self._chain.require_code(target)
         account = self._signer.address
         require_funds(account, await self._chain.balance_wei(account), needed_wei)
         await self._pusher.require_within_limit(needed_wei)

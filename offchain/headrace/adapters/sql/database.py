@@ -59,8 +59,8 @@ class Database:
             migrate: False = leave the tables as they are, since another process works with them.
 
         Raises:
-            ConfigurationError: it cannot be opened, or was made by a newer Headrace; or by an older one, when its tables
-                are to stay as they are.
+            ConfigurationError: it cannot be opened, or was made by a newer Headrace; or by an older one, when its
+                tables are to stay as they are.
         """
         parsed = make_url(url)
         is_sqlite = parsed.get_backend_name() == "sqlite"

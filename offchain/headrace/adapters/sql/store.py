@@ -38,7 +38,7 @@ class SqlStore(
         """Open a store and bring its tables up to date.
 
         Args:
-            url: for SQLAlchemy's asyncio, such as `sqlite+aiosqlite:///relayer.db`.
+            url: for SQLAlchemy's asyncio, such as `sqlite:///relayer.db`.
             clock: dates what is learnt from the chain.
             is_fenced: nothing is written until this store has the lease, and nothing after another took it.
             migrate: False = leave the tables as they are, since another process works with them.
