@@ -1,4 +1,4 @@
-"""Runs tests/bench/relayer.py: `SEED=1 python scripts/_bench_relayer.py`."""
+"""Runs tests/bench/relayer_all.py: `SEED=1 python scripts/_bench_relayer.py`."""
 
 import asyncio
 import sys
@@ -7,10 +7,11 @@ from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 # Packages that install their own `tests` hide this repository's, which is none: pytest is who finds it by itself.
+sys.path.insert(0, str(ROOT))
 sys.modules["tests"] = ModuleType("tests")
 sys.modules["tests"].__path__ = [str(ROOT / "tests")]
 
-from tests.bench.relayer import main  # noqa: E402
+from tests.bench.relayer_all import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(asyncio.run(main()))

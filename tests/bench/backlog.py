@@ -28,7 +28,7 @@ from headrace.core.envelope import hash_payload
 from headrace.core.lifecycle import RequestState
 from headrace.core.types import ZERO_HASH
 from scripts._stack import free_port
-from tests.bench.relayer import Row
+from tests.bench.rows import Row
 from tests.fakes import make_request
 from tests.local_chain import LocalChain, local_chain
 from tests.services.world import PROMPT

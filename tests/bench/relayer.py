@@ -1,4 +1,4 @@
-"""`make bench-relayer`: how fast a relayer indexes, schedules, settles and comes back, on a real chain.
+"""How fast a relayer indexes, schedules, settles and comes back, on a real chain.
 
 Everything is real but the nodes, which answer at once from within the same process, and so share its core. Absolute
 times are of the machine that is printed beside them.
@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import logging
 import os
-import platform
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -22,9 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import structlog
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import func, select
 
 from headrace.adapters.clock import SystemClock
@@ -48,30 +41,15 @@ from headrace.services.indexer import Indexer, IndexerSettings
 from headrace.services.scheduler import Scheduler, SchedulerSettings
 from headrace.services.sender import Sender
 from headrace.services.settler import Settler
+from tests.bench.rows import Row
 from tests.chaos.bench import NODE_KEY, ChainNode
 from tests.fakes import FakeMetrics, make_request
 from tests.local_chain import GWEI, LocalChain, local_chain, params_of
 from tests.services.world import PROMPT, FakeLink
 
-RESULTS = Path(__file__).parent / "results" / "relayer.json"
 BLOCK_GAS_LIMIT = 120_000_000
 NODES = 8
 IN_ONE_TRANSACTION = 150  # requests; EIP-7825 ends at 16.8M gas
-
-
-@dataclass(frozen=True)
-class Row:
-    """One measured figure."""
-
-    measure: str
-    value: float
-    unit: str
-    target: float
-    at_most: bool = False
-
-    @property
-    def is_met(self) -> bool:
-        return self.value <= self.target if self.at_most else self.value >= self.target
 
 
 class StubLink(FakeLink):
@@ -291,10 +269,11 @@ async def settling(folder: Path, seed: int) -> list[Row]:
         await _make_ready(relayer, count)
         batch = (await relayer.settler._items())[:50]
         rounds = await relayer.settler._rounds_to_record(batch, set())
+        (drafter,) = relayer.settler._drafters.values()
         times = []
         for _ in range(20):
             started_s = time.perf_counter()
-            trial = await relayer.settler._drafter.attempt(rounds, batch, as_sets=False)
+            trial = await drafter.attempt(rounds, batch, as_sets=False)
             assert trial.error is None
             times.append((time.perf_counter() - started_s) * 1000)
         started_s = time.perf_counter()
@@ -400,33 +379,3 @@ def calibration() -> Row:
         typed_data.signer_of(digest, signature)
         count += 1
     return Row("calibration: signers recovered", count / 0.5, "/s", 0)
-
-
-async def main() -> int:
-    """Measure, print, write."""
-    seed, seconds = int(os.environ.get("SEED", "1")), int(os.environ.get("SECONDS_E2E", "60"))
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    rows = [calibration()]
-    screen = Console()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for title, work in (
-            ("indexing", indexing(folder, seed)),
-            ("settling", settling(folder, seed)),
-            ("few requests", from_end_to_end(folder, seed, 20, 10)),
-            ("end to end", from_end_to_end(folder, seed, seconds, int(os.environ.get("PER_BLOCK", "300")))),
-        ):
-            screen.print(f"[dim]{title} …[/dim]")
-            rows += await work
-    table = Table("measure", "value", "target", "ok", title=f"Relayer, {platform.processor() or platform.machine()}")
-    for row in rows:
-        target = f"{'≤' if row.at_most else '≥'} {row.target:,g}" if row.target else ""
-        table.add_row(row.measure, f"{row.value:,.1f} {row.unit}", target, "yes" if row.is_met else "[red]no")
-    screen.print(table)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    documents = [
-        {"measure": row.measure, "value": row.value, "unit": row.unit, "target": row.target, "ok": row.is_met}
-        for row in rows
-    ]
-    RESULTS.write_text(json.dumps(documents, indent=2) + "\n", encoding="utf-8")
-    return 0

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from scripts._stack import Stack
-from tests.bench.relayer import Row
+from tests.bench.rows import Row
 from tests.e2e.pair import ready, traffic
 from tests.e2e.test_requests import times_paid
 

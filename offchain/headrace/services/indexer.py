@@ -76,7 +76,7 @@ class Indexer:
         self._on_change = on_change
         self._settings = settings or IndexerSettings()
         self._confirmed: BlockRef | None = None
-        self._reread_at = 0
+        self._reread_at: int | None = None
 
     async def run(self) -> None:
         """Index until cancelled.
@@ -144,6 +144,8 @@ class Indexer:
     async def _reread(self, head: BlockRef) -> bool:
         """Now and then, look whether the last blocks have events that were not told when they were read: a node may
         have had a block without its logs yet, and have denied them by the block's hash as well."""
+        if self._reread_at is None:
+            self._reread_at = head.number  # it has all just been read
         if head.number - self._reread_at < self._settings.reread_every_blocks:
             return False
         start = max(self._first_block, head.number - self._settings.reread_blocks + 1)
