@@ -349,7 +349,7 @@ def _tell(soak: Soak, found: dict[str, Any], elapsed_s: float, screen: Console) 
     if tally.recoveries_s:
         worst, middle = max(tally.recoveries_s), statistics.median(tally.recoveries_s)
         screen.print(f"ready again after kill -9: median {middle:.1f} s, worst {worst:.1f} s", highlight=False)
-    screen.print(" ".join(f"{name}={value}" for name, value in line.items()), highlight=False)
+    screen.print(" ".join(f"{name}={value}" for name, value in line.items()), highlight=False, soft_wrap=True)
     wrong = line["lost"] or line["paid_twice"] or line["underpaid_wei"] or line["stuck"]
     return 1 if wrong else 0
 
