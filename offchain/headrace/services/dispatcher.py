@@ -11,14 +11,15 @@ from headrace.core import typed_data
 from headrace.core.errors import HeadraceError, IllegalTransition, SignatureMismatch, Unavailable, Unknown
 from headrace.core.lifecycle import Cause
 from headrace.core.tasks import Accept, Refusal, Task
-from headrace.core.types import Hash32
+from headrace.core.types import Address, Hash32
 from headrace.ports import Clock, Metrics, NodeLink, Store, StoredAssignment
 
 log = structlog.get_logger(__name__)
 
 
 class Dispatcher:
-    """Sends tasks over the link, each at most once at a time, at most `max_concurrent` at once.
+    """Sends tasks over the link, each at most once at a time, at most `max_concurrent` at once and `max_per_node` to
+    one node: what a node has not answered yet waits in its memory, and of more it refuses some.
 
     An assignment whose answer is lost stays open until its lease ends, and is sent again meanwhile: the node knows it
     by its request id.
@@ -36,6 +37,7 @@ class Dispatcher:
         *,
         timeout_s: float = 5.0,
         max_concurrent: int = 256,
+        max_per_node: int = 32,
     ) -> None:
         self._store = store
         self._link = link
@@ -46,6 +48,8 @@ class Dispatcher:
         self._on_freed = on_freed
         self._timeout_s = timeout_s
         self._slots = asyncio.Semaphore(max_concurrent)
+        self._max_per_node = max_per_node
+        self._slots_of: dict[Address, asyncio.Semaphore] = {}
         self._in_hand: set[tuple[Hash32, int]] = set()
 
     def start(self, group: asyncio.TaskGroup, assignment: StoredAssignment) -> None:
@@ -58,13 +62,19 @@ class Dispatcher:
     async def _run(self, stored: StoredAssignment) -> None:
         with structlog.contextvars.bound_contextvars(requestId=stored.request_id):
             try:
-                async with self._slots:
+                # The node's first: a slow one must not keep all the others' slots.
+                async with self._slot_of(stored.assignment.node), self._slots:
                     await self.send(stored)
             except (HeadraceError, OSError) as exc:
                 # The assignment stays open: its lease, not this task, decides when to give up.
                 log.warning("dispatch_failed", node=stored.assignment.node, error=str(exc))
             finally:
                 self._in_hand.discard((stored.request_id, stored.attempt))
+
+    def _slot_of(self, node: Address) -> asyncio.Semaphore:
+        if node not in self._slots_of:
+            self._slots_of[node] = asyncio.Semaphore(self._max_per_node)
+        return self._slots_of[node]
 
     async def send(self, stored: StoredAssignment) -> None:
         """Send one assignment and record the answer."""
