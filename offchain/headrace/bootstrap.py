@@ -482,6 +482,7 @@ def _api_context(
 
     def readiness() -> list[str]:
         reasons = [] if indexer.caught_up.is_set() else ["the indexer has not caught up with the chain yet"]
+        reasons += [f"halted: {indexer.halted}"] if indexer.halted else []
         if submitter and gauges.balance_wei is not None and gauges.balance_wei < min_balance_wei:
             needs = f"has {gauges.balance_wei} wei and needs {min_balance_wei} for gas"
             reasons.append(f"The submitter {submitter} {needs}: send it some.")
@@ -534,10 +535,11 @@ def _is_loopback(host: str) -> bool:
 
 async def _serve(relayer: _Relayer, leading: Leading) -> None:
     """Run all loops. When cancelled, scheduling and posting stop first and settling last; when a loop broke, or the
-    lead is lost, all at once."""
+    lead is lost, all at once. When the indexer halts, what acts ends, and the doors stay."""
+    acting: list[asyncio.Task[None]] = []
     async with asyncio.TaskGroup() as group:
         doors = [
-            group.create_task(patiently(relayer.indexer.run()), name="indexer"),
+            group.create_task(patiently(relayer.indexer.run_or_halt(acting)), name="indexer"),
             group.create_task(relayer.link.run(relayer.aggregator), name="link"),
             group.create_task(relayer.gauges.run(), name="gauges"),
             group.create_task(relayer.bonding.run(), name="bond"),
@@ -547,26 +549,36 @@ async def _serve(relayer: _Relayer, leading: Leading) -> None:
         # What looks eligible before may long be settled.
         await relayer.indexer.caught_up.wait()
         await patiently(relayer.recovery.run_once())
-        beginning = [
-            group.create_task(patiently(relayer.scheduler.run()), name="scheduler"),
-            group.create_task(patiently(relayer.poster.run()), name="poster"),
-        ]
-        settling = [
-            group.create_task(patiently(relayer.settler.run()), name="settler"),
-            group.create_task(patiently(relayer.reaper.run()), name="reaper"),
-        ]
-        if relayer.watch is not None:
-            settling.append(group.create_task(patiently(relayer.watch.run()), name="watch"))
+        if not relayer.indexer.halted:
+            acting += _start_acting(group, relayer)
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            for task in beginning:
-                task.cancel()
+            for task in acting:
+                if task.get_name() in _BEGINNING:
+                    task.cancel()
+            settling = [task for task in acting if task.get_name() not in _BEGINNING]
             if leading.token and not any(task.done() for task in (*settling, *doors)):
                 await _drain(relayer)
             for task in (*settling, *doors):
                 task.cancel()
             raise
+
+
+_BEGINNING = ("scheduler", "poster")
+
+
+def _start_acting(group: asyncio.TaskGroup, relayer: _Relayer) -> list[asyncio.Task[None]]:
+    """Start the loops that act on what is stored."""
+    loops = {
+        "scheduler": relayer.scheduler.run,
+        "poster": relayer.poster.run,
+        "settler": relayer.settler.run,
+        "reaper": relayer.reaper.run,
+    }
+    if relayer.watch is not None:
+        loops["watch"] = relayer.watch.run
+    return [group.create_task(patiently(run()), name=name) for name, run in loops.items()]
 
 
 async def _drain(relayer: _Relayer) -> None:

@@ -468,3 +468,21 @@ async def test_run__anvil_reorg__is_followed() -> None:
         finally:
             await store.close()
             await chain.close()  # type: ignore[attr-defined]
+
+
+async def test_run_or_halt__reorg_too_deep__ends_what_acts_and_waits(world: World) -> None:
+    world.chain.mine_many(20)
+    await world.settle()
+    world.chain.reorg(12)
+    world.chain.mine()
+    acting = [asyncio.create_task(asyncio.Event().wait())]
+    last = await world.store.last_block()
+    running = asyncio.create_task(world.indexer.run_or_halt(acting))
+    with pytest.raises(asyncio.CancelledError):
+        await acting[0]
+    assert "HEADRACE_CHAIN__MAX_REWIND" in world.indexer.halted
+    assert not running.done()
+    assert await world.store.last_block() == last
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running

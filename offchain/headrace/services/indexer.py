@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -40,7 +40,7 @@ class Indexer:
     """The indexing loop. Back-filling and following the head are the same steps.
 
     `head` is the chain's last block as the node told it. `caught_up` is set once all events up to the head are stored
-    for the first time: what is eligible before that may long be settled.
+    for the first time: what is eligible before that may long be settled. `halted` says why it does not go on, if so.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Indexer:
         """
         self.head: BlockRef | None = None
         self.caught_up = asyncio.Event()
+        self.halted = ""
         self._chain = chain
         self._store = store
         self._clock = clock
@@ -97,6 +98,22 @@ class Indexer:
             backoff_ms = self._settings.poll_ms
             if not moved or self._is_at_head:
                 await asyncio.sleep(self._settings.poll_ms / 1000)
+
+    async def run_or_halt(self, acting: Collection[asyncio.Task[None]]) -> None:
+        """Index until cancelled. When more is to be undone than may be, end the tasks that act on what is stored, and
+        wait for the operator: the doors stay open, and `halted` is told by them.
+
+        Args:
+            acting: the tasks, which may become more as time goes by.
+        """
+        try:
+            await self.run()
+        except ReorgTooDeep as exc:
+            self.halted = str(exc)
+            log.critical("relayer_halted", reason=str(exc))
+            for task in acting:
+                task.cancel()
+            await asyncio.Event().wait()
 
     async def step(self) -> bool:
         """Take one step towards the head: undo what is not on the chain any more, or store the next range of blocks.
