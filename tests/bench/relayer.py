@@ -49,6 +49,7 @@ from tests.services.world import PROMPT, FakeLink
 
 BLOCK_GAS_LIMIT = 120_000_000
 NODES = 8
+MOST_OF_A_LIGHT_LOAD = 50
 IN_ONE_TRANSACTION = 150  # requests; EIP-7825 ends at 16.8M gas
 
 
@@ -363,11 +364,14 @@ async def from_end_to_end(folder: Path, seed: int, seconds: int, per_block: int)
         waits_ms = sorted(1000 * (relayer.link.task_at[id_] - eligible_at[id_]) for id_ in posted if id_ in eligible_at)
     p50, p99 = waits_ms[len(waits_ms) // 2], waits_ms[len(waits_ms) * 99 // 100]
     load = f"{per_block} requests a block of a second"
-    return [
-        Row(f"eligible to task at the node, p50, {load}", p50, "ms", 50, at_most=True),
-        Row(f"eligible to task at the node, p99, {load}", p99, "ms", 250, at_most=True),
-        Row(f"end to end, {load}, {seconds} s", in_time / elapsed_s, "/s", 300),
+    # The waits have a target where nothing queues, the rate where everything does: a block's requests come at once.
+    is_light = per_block <= MOST_OF_A_LIGHT_LOAD
+    waits = [
+        Row(f"eligible to task at the node, p50, {load}", p50, "ms", 50 if is_light else None, at_most=True),
+        Row(f"eligible to task at the node, p99, {load}", p99, "ms", 250 if is_light else None, at_most=True),
     ]
+    rate = Row(f"end to end, {load}, {seconds} s", in_time / elapsed_s, "/s", None if is_light else 300)
+    return [*waits, rate]
 
 
 def calibration() -> Row:
@@ -378,4 +382,4 @@ def calibration() -> Row:
     while time.perf_counter() - started_s < 0.5:
         typed_data.signer_of(digest, signature)
         count += 1
-    return Row("calibration: signers recovered", count / 0.5, "/s", 0)
+    return Row("calibration: signers recovered", count / 0.5, "/s")
