@@ -151,6 +151,21 @@ async def test_step__behind__stores_one_range_after_the_other(world: World) -> N
     assert world.indexer.head == world.chain.all_blocks()[-1]
 
 
+async def test_step__many_events__ranges_shrink_to_them_and_grow_again() -> None:
+    chain = LateChain()
+    for number in range(40):
+        count = 5 if number < 12 else 0
+        chain.mine(*(chain.requested(make_request(salt=10 * number + each)) for each in range(count)))
+    chain.mine_many(200)
+    async with a_world(chain, range_blocks=64, range_events=20) as world:
+        await world.settle()
+        lengths = [end - start + 1 for start, end in chain.questions]
+        assert lengths[0] == 32, "nothing is known of the chain yet"
+        assert lengths[1] == 10, "60 events in 32 blocks, and 20 are right"
+        assert lengths[2:5] == [20, 40, 64], "twice as many at most"
+        assert await world.agrees()
+
+
 async def test_step__back_fill__lets_nothing_be_served_until_the_head_is_known(world: World) -> None:
     """What is eligible by an old block may be settled in a newer one."""
     served, waiting = make_request(salt=1), make_request(salt=2)

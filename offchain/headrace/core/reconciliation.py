@@ -86,17 +86,20 @@ class Slack:
     index_s: int = 30  # from a block until the store has what is in it
 
 
-def ledger(events: Iterable[ChainEvent], relayer: Address) -> dict[Hash32, OnChain]:
+def ledger(
+    events: Iterable[ChainEvent], relayer: Address, before: Mapping[Hash32, OnChain] | None = None
+) -> dict[Hash32, OnChain]:
     """What events say of the requests that name a relayer, by request id, in the order of the chain.
 
     Args:
         events: of the contracts, in order; what is about other requests, and about those posted before, is passed over.
         relayer: whose requests.
+        before: what the events before these said.
 
     Raises:
         InvalidInput: a request's words hold bits that no field owns.
     """
-    found: dict[Hash32, OnChain] = {}
+    found = dict(before or {})
     for event in events:
         id_, args = event.args.get("requestId"), event.args
         if event.name == "InferenceRequested" and args["relayer"] == relayer:

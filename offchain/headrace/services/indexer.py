@@ -17,6 +17,9 @@ from headrace.ports import Chain, Clock, Metrics, Store
 log = structlog.get_logger(__name__)
 
 
+_FIRST_RANGE_BLOCKS = 32
+
+
 class ReorgTooDeep(HeadraceError):
     """The chain has left more blocks behind than the relayer may undo by itself."""
 
@@ -28,7 +31,8 @@ class IndexerSettings:
     """Pace and bounds of the indexer."""
 
     poll_ms: int = 250
-    range_blocks: int = 500
+    range_blocks: int = 500  # at most, of one step
+    range_events: int = 2_000  # of one step, about: a step is one transaction, and holds up the other loops
     confirmations: int = 1  # blocks on top of a request's own before it is served
     max_rewind: int = 256
     max_backoff_ms: int = 10_000
@@ -78,6 +82,7 @@ class Indexer:
         self._settings = settings or IndexerSettings()
         self._confirmed: BlockRef | None = None
         self._reread_at: int | None = None
+        self._range_blocks = min(self._settings.range_blocks, _FIRST_RANGE_BLOCKS)
 
     async def run(self) -> None:
         """Index until cancelled.
@@ -139,7 +144,7 @@ class Indexer:
     # Forward
 
     async def _index(self, last: BlockRef | None, start: int, head: BlockRef) -> bool:
-        end = min(head.number, start + self._settings.range_blocks - 1)
+        end = min(head.number, start + self._range_blocks - 1)
         # Headers first: the node is held to them when it lists the events.
         blocks = await self._chain.blocks(start, end)
         events = await self._chain.events(start, end)
@@ -147,6 +152,7 @@ class Indexer:
             # The chain moved between the questions, or they went to nodes that differ. The next step sees what holds.
             log.info("range_inconsistent", start=start, end=end)
             return False
+        self._fit_range(len(blocks), len(events))
         await self._store.add_blocks(blocks, events, self._relayer)
         self._metrics.count("headrace_blocks_indexed_total", len(blocks))
         self._metrics.count("headrace_events_indexed_total", len(events))
@@ -157,6 +163,11 @@ class Indexer:
             await self._confirm(head)
         self._on_change()
         return True
+
+    def _fit_range(self, blocks: int, events: int) -> None:
+        """Make the next range as long as is right for what this one had in it."""
+        fitting = blocks * self._settings.range_events // events if events else self._settings.range_blocks
+        self._range_blocks = max(1, min(fitting, 2 * self._range_blocks, self._settings.range_blocks))
 
     async def _reread(self, head: BlockRef) -> bool:
         """Now and then, look whether the last blocks have events that were not told when they were read: a node may

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
 
 import structlog
 
@@ -17,12 +19,15 @@ from headrace.ports import Chain, Metrics, Store, StoredResult
 
 log = structlog.get_logger(__name__)
 
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True, slots=True)
 class ReconcilerSettings:
-    """Pace and bounds."""
+    """Pace and bounds. Ranges are small and requests looked up some at a time: the other loops go on between them."""
 
-    range_blocks: int = 500
+    range_blocks: int = 25
+    chunk_requests: int = 200
     period_s: int = 300
     slack: Slack = field(default_factory=Slack)
 
@@ -116,8 +121,9 @@ class Reconciler:
             if each.block_number <= last
         }
         findings: list[Finding] = []
-        for request_id, each in known.items():
-            findings += await self._compare(request_id, each, reached)
+        for some in _chunks(known.items(), self._settings.chunk_requests):
+            found = await asyncio.gather(*(self._compare(request_id, each, reached) for request_id, each in some))
+            findings += [finding for each in found for finding in each]
         ends = Counter("fulfilled" if each.payments else _end_of(each) for each in known.values())
         open_from = min((each.block_number for each in known.values() if each.is_open), default=last + 1)
         return Reconciliation(
@@ -133,15 +139,15 @@ class Reconciler:
         )
 
     async def _ledger(self, first: int, reached: BlockRef, on_progress: Callable[[int], None]) -> dict[Hash32, OnChain]:
-        events = []
+        found: dict[Hash32, OnChain] = {}
         for start in range(first, reached.number + 1, self._settings.range_blocks):
             end = min(reached.number, start + self._settings.range_blocks - 1)
-            events += await self._chain.events(start, end)
+            found = ledger(await self._chain.events(start, end), self._relayer, found)
             on_progress(end - start + 1)
         block = await self._chain.block(reached.number)
         if block is None or block.hash != reached.hash:
             raise ChainUnavailable(f"the chain has left block {reached.number} behind: try again")
-        return ledger(events, self._relayer)
+        return found
 
     async def _compare(self, request_id: Hash32, chain: OnChain, reached: BlockRef) -> list[Finding]:
         in_store = await self._in_store(request_id)
@@ -163,13 +169,21 @@ class Reconciler:
         if stored is None:
             return None
         results: list[StoredResult] = await self._store.results(request_id)
-        first = await self._store.result(request_id)
+        # Of a quorum the one that its nodes agree on, if they do; single requests have one at most.
+        first = await self._store.result(request_id) if stored.request.k else next(iter(results), None)
         if first is None:
             return InStore(stored.state)
         agreed = [each for each in results if each.result.result_hash == first.result.result_hash]
         paid = [each for each in agreed if each.result.round == first.result.round]
         answered_at_s = max(each.received_at_ms for each in paid) // 1000
         return InStore(stored.state, first.result.reward_wei, len(paid), answered_at_s)
+
+
+def _chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
+    """Lists of so many, in order."""
+    remaining = iter(items)
+    while some := list(islice(remaining, size)):
+        yield some
 
 
 def _end_of(each: OnChain) -> str:
