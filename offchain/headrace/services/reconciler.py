@@ -16,6 +16,7 @@ from headrace.core.events import BlockRef
 from headrace.core.reconciliation import Discrepancy, Finding, InStore, OnChain, Slack, compare, ledger
 from headrace.core.types import Address, Hash32, MarketTerms
 from headrace.ports import Chain, Metrics, Store, StoredResult
+from headrace.services.together import together
 
 log = structlog.get_logger(__name__)
 
@@ -122,7 +123,7 @@ class Reconciler:
         }
         findings: list[Finding] = []
         for some in _chunks(known.items(), self._settings.chunk_requests):
-            found = await asyncio.gather(*(self._compare(request_id, each, reached) for request_id, each in some))
+            found = await together(self._compare(request_id, each, reached) for request_id, each in some)
             findings += [finding for each in found for finding in each]
         ends = Counter("fulfilled" if each.payments else _end_of(each) for each in known.values())
         open_from = min((each.block_number for each in known.values() if each.is_open), default=last + 1)

@@ -49,6 +49,7 @@ from headrace.ports import (
 from headrace.services.dispatcher import Dispatcher
 from headrace.services.rounds import close, leave_behind
 from headrace.services.signing import sign_all
+from headrace.services.together import together
 from headrace.services.wake import Wake
 
 log = structlog.get_logger(__name__)
@@ -192,10 +193,9 @@ class Scheduler:
         if await self._is_far_ahead():
             return None
         round_ = await self._store.open_round(self._clock.now_ms(), self._first_round)
-        gas = await self._gas_quote(anchor)
         lane_streak = await self._store.lane_streak()
         requests = await self._waiting_requests(waiting)
-        nodes = await self._node_views()
+        nodes, gas = await self._node_views(), await self._gas_quote(anchor)
         inputs = CycleInputs(
             chain_id=self._chain.chain_id,
             market=self._chain.market,
@@ -414,7 +414,7 @@ class Scheduler:
         return [(each, self._caches.nodes[each.node]) for each in linked]
 
     async def _read_nodes(self, nodes: Sequence[Address]) -> None:
-        known = await asyncio.gather(*(self._read_node(node) for node in nodes))
+        known = await together(self._read_node(node) for node in nodes)
         self._caches.nodes.update(zip(nodes, known, strict=True))
 
     async def _read_node(self, node: Address) -> _KnownNode:
