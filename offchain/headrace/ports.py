@@ -502,9 +502,11 @@ class StoredAssignment:
     request_id: Hash32
     attempt: int  # 1, 2, 3
     assignment: Assignment
-    state: str  # open, accepted, refused, failed, lease_expired, delivered, superseded (a quorum was listed again)
+    state: (
+        str  # open, accepted, refused, put_off, failed, lease_expired, delivered; superseded: a quorum's, listed again
+    )
     assigned_at_ms: int
-    lease_until_ms: int
+    lease_until_ms: int  # of one that was put off: from when its node may be asked again
     signature: bytes
     accept_signature: bytes
     detail: str
@@ -810,10 +812,18 @@ class Store(Protocol):
         ...
 
     async def end_assignment(
-        self, request_id: Hash32, attempt: int, cause: Cause, at_ms: int, detail: str, accept_signature: bytes = b""
+        self,
+        request_id: Hash32,
+        attempt: int,
+        cause: Cause,
+        at_ms: int,
+        detail: str,
+        accept_signature: bytes = b"",
+        again_at_ms: int = 0,
     ) -> None:
         """Record an accept, refusal, failure or lapse of an assignment and move its request, in one transaction. The
-        first of a quorum's nodes moves it, the others are noted."""
+        first of a quorum's nodes moves it, the others are noted. A refusal of a single request with `again_at_ms` puts
+        it off: its node may be asked again from then on."""
         ...
 
     # Payloads and results (the aggregator)

@@ -135,6 +135,48 @@ async def test_step__node_refuses__another_node_is_tried_and_the_first_never_aga
         assert (await world.store.last_decisions([id_]))[id_].reason is Reason.NODES_EXCLUDED
 
 
+async def test_step__node_cannot_take_it_now__another_has_it_at_once() -> None:
+    async with a_world(nodes=2) as world:
+        (id_,) = await world.post(world.request())
+        first, second = world.link.nodes.values()
+        first.answer = first.put_off
+        second.answer = second.put_off
+        await world.cycle()
+        await world.cycle()
+        assert [each.state for each in await world.store.assignments(id_)] == ["put_off", "put_off"]
+        assert {each.assignment.round for each in await world.store.assignments(id_)} == {1}
+
+
+async def test_step__node_could_not_take_it__is_asked_again_in_a_later_round_after_a_pause() -> None:
+    async with a_world() as world:
+        (id_,) = await world.post(world.request())
+        (node,) = world.link.nodes.values()
+        node.answer = node.put_off
+        pauses = [5_000, 10_000, 15_000, 20_000]
+        for asked, pause_ms in enumerate(pauses, start=1):
+            await world.cycle()
+            assert len(await world.store.assignments(id_)) == asked
+            world.clock.advance(pause_ms - 1)
+            await world.cycle()
+            assert len(await world.store.assignments(id_)) == asked
+            assert (await world.store.last_decisions([id_]))[id_].reason is Reason.NODES_EXCLUDED
+            world.clock.advance(1)
+        node.answer = None
+        await world.cycle()
+        tried = await world.store.assignments(id_)
+        # It was never tried: what a policy allows is not used up.
+        assert [each.state for each in tried] == ["put_off"] * 4 + ["accepted"]
+        assert [each.assignment.round for each in tried] == [1, 2, 3, 4, 5]
+        assert [each.attempt for each in tried] == [1, 2, 3, 4, 5]
+        decisions = [
+            planned.decision
+            for round_ in range(1, 6)
+            for cycle in await world.store.cycles(round_)
+            for planned in cycle.plan.of_kind(DecisionKind.ASSIGNED)
+        ]
+        assert [decision.supersedes_round for decision in decisions] == [0, 1, 2, 3, 4]
+
+
 async def test_step__retry__names_the_round_it_supersedes() -> None:
     async with a_world(nodes=2) as world:
         await world.post(world.request())

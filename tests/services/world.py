@@ -69,6 +69,10 @@ class FakeNode:
         return Accept(word.request_id, word.round, self.sign(struct_hash))
 
     def refuse(self, task: Task) -> Refusal:
+        return Refusal(task.assignment.request_id, task.assignment.round, RefusalReason.REWARD_TOO_LOW, "too little")
+
+    def put_off(self, task: Task) -> Refusal:
+        """It could not take it now."""
         return Refusal(task.assignment.request_id, task.assignment.round, RefusalReason.BUSY, "no room")
 
     def deliver(

@@ -22,7 +22,7 @@ from tests.simulation.verdict import Verdict
 from tests.simulation.world import SHORT, Length, Simulation, prepare, silence
 
 _SEEDS, _PARTS = 200, 4
-_MOST_SEEDS_UNTIL_CAUGHT = 12
+_MOST_SEEDS_UNTIL_CAUGHT = 60
 
 
 @pytest.fixture(autouse=True)

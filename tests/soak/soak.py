@@ -175,8 +175,7 @@ class Soak:
             elif kind == "stop relayer":
                 await self._stop_relayer(self.rng.uniform(1, 6))
             elif kind in ("reorg", "deep reorg"):
-                depth = self.rng.randint(1, 4) if kind == "reorg" else self.rng.randint(5, 12)
-                await self.chain.rpc("anvil_reorg", depth, [])
+                await self._reorg(self.rng.randint(1, 4) if kind == "reorg" else self.rng.randint(5, 12))
             elif kind == "pool lost":
                 await self.chain.rpc("anvil_dropAllTransactions")
             else:
@@ -202,6 +201,14 @@ class Soak:
             ),
             "geth's rule for replacements": set_to(geth_rule=True),
         }
+
+    async def _reorg(self, depth: int) -> None:
+        """Anvil was seen to lose blocks for good when one that it mines falls into a reorg: it mines none meanwhile."""
+        await self.chain.rpc("evm_setIntervalMining", 0)
+        try:
+            await self.chain.rpc("anvil_reorg", depth, [])
+        finally:
+            await self.chain.rpc("evm_setIntervalMining", 1)
 
     def _kill_relayer(self) -> None:
         self.stack.kill("relayer")

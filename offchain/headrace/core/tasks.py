@@ -24,6 +24,21 @@ class RefusalReason(StrEnum):
     BACKEND_FAILED = "backend_failed"
     SHUTTING_DOWN = "shutting_down"
 
+    @property
+    def passes(self) -> bool:
+        """Whether it says something of the node now and nothing of the task: it may be asked again, later."""
+        return self in _PASSING
+
+
+_PASSING = frozenset(
+    {
+        RefusalReason.BUSY,
+        RefusalReason.CHAIN_UNAVAILABLE,
+        RefusalReason.BACKEND_UNAVAILABLE,
+        RefusalReason.SHUTTING_DOWN,
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Task:

@@ -16,6 +16,9 @@ from headrace.ports import Clock, Metrics, NodeLink, Store, StoredAssignment
 
 log = structlog.get_logger(__name__)
 
+FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 5_000, 60_000
+"""Until a node that could not take a task then is asked again."""
+
 
 class Dispatcher:
     """Sends tasks over the link, each at most once at a time, at most `max_concurrent` at once and `max_per_node` to
@@ -85,8 +88,8 @@ class Dispatcher:
             log.info("dispatch_unanswered", node=stored.assignment.node, error=str(exc))
             return
         except Unavailable as exc:
-            # It was never handed over, so another node may have it at once.
-            await self._end(stored, Cause.REFUSED, f"not linked: {exc}")
+            # It was never handed over, so another node may have it at once, and this one when it is back.
+            await self._put_off(stored, f"not linked: {exc}")
             return
         if isinstance(answer, Accept):
             await self._accepted(stored, answer)
@@ -119,12 +122,23 @@ class Dispatcher:
 
     async def _refused(self, stored: StoredAssignment, refusal: Refusal) -> None:
         log.info("task_refused", node=stored.assignment.node, reason=refusal.reason, message=refusal.message)
-        await self._end(stored, Cause.REFUSED, f"{refusal.reason}: {refusal.message}")
+        detail = f"{refusal.reason}: {refusal.message}"
+        if refusal.reason.passes:
+            await self._put_off(stored, detail)
+        else:
+            await self._end(stored, Cause.REFUSED, detail)
 
-    async def _end(self, stored: StoredAssignment, cause: Cause, detail: str, signature: bytes = b"") -> None:
+    async def _put_off(self, stored: StoredAssignment, detail: str) -> None:
+        """Let another node have it, and this one again after a while, which grows with the attempts."""
+        pause_ms = min(FIRST_PAUSE_MS * stored.attempt, LONGEST_PAUSE_MS)
+        await self._end(stored, Cause.REFUSED, detail, again_at_ms=self._clock.now_ms() + pause_ms)
+
+    async def _end(
+        self, stored: StoredAssignment, cause: Cause, detail: str, signature: bytes = b"", again_at_ms: int = 0
+    ) -> None:
         try:
             await self._store.end_assignment(
-                stored.request_id, stored.attempt, cause, self._clock.now_ms(), detail, signature
+                stored.request_id, stored.attempt, cause, self._clock.now_ms(), detail, signature, again_at_ms
             )
         except IllegalTransition:
             # The result, or the chain, was faster than the answer.

@@ -75,6 +75,9 @@ class _KnownNode:
     read_at_ms: int
 
 
+_Tried = Mapping[Hash32, Sequence[StoredAssignment]]
+
+
 @dataclass(slots=True)
 class _Caches:
     nodes: dict[str, _KnownNode] = field(default_factory=dict)
@@ -189,12 +192,13 @@ class Scheduler:
         anchor = await self._store.last_block()
         if not waiting or anchor is None:
             return None
-        await self._leave_round_of_quorums(waiting)
+        tried_of = await self._store.assignments_of([stored.request_id for stored in waiting])
+        await self._leave_round_to_list_again(waiting, tried_of)
         if await self._is_far_ahead():
             return None
         round_ = await self._store.open_round(self._clock.now_ms(), self._first_round)
         lane_streak = await self._store.lane_streak()
-        requests = await self._waiting_requests(waiting)
+        requests = await self._waiting_requests(waiting, tried_of, round_.round)
         nodes, gas = await self._node_views(), await self._gas_quote(anchor)
         inputs = CycleInputs(
             chain_id=self._chain.chain_id,
@@ -229,18 +233,22 @@ class Scheduler:
                 log.info("policy_changed", round=round_.round, before=round_.policy_hash, now=self._policy_hash)
                 await leave_behind(self._store, round_)
 
-    async def _leave_round_of_quorums(self, waiting: Sequence[StoredRequest]) -> None:
-        """Close the open round when a quorum of it waits to be listed again: it is listed once a round, since within
-        one a node's assignment cannot change its reward."""
+    async def _leave_round_to_list_again(self, waiting: Sequence[StoredRequest], tried_of: _Tried) -> None:
+        """Close the open round when a request of it waits for what only another round can have.
+
+        A quorum is listed once a round, since within one a node's assignment cannot change its reward. A node that put
+        a single request off gets it again in a later round; that nobody else took it meanwhile says that it should.
+        """
         for round_ in await self._store.rounds(limit=1):
             if round_.state != "open":
                 return
-            quorums = [stored for stored in waiting if stored.request.k]
-            assignments = await self._store.assignments_of([stored.request_id for stored in quorums])
-            for stored in quorums:
-                tried = assignments.get(stored.request_id, [])
-                if tried and tried[-1].assignment.round == round_.round:
-                    log.info("quorum_needs_a_new_round", requestId=stored.request_id, round=round_.round)
+            now_ms = self._clock.now_ms()
+            for stored in waiting:
+                tried = tried_of.get(stored.request_id, [])
+                within = [each for each in tried if each.assignment.round == round_.round]
+                is_due = any(_is_put_off(each) and each.lease_until_ms <= now_ms for each in within)
+                if within and (tried[-1] in within if stored.request.k else is_due):
+                    log.info("listed_again_in_a_new_round", requestId=stored.request_id, round=round_.round)
                     await close(self._store, round_)
                     return
 
@@ -313,13 +321,14 @@ class Scheduler:
             detail="",
         )
 
-    async def _waiting_requests(self, waiting: Sequence[StoredRequest]) -> tuple[WaitingRequest, ...]:
+    async def _waiting_requests(
+        self, waiting: Sequence[StoredRequest], tried_of: _Tried, round_: int
+    ) -> tuple[WaitingRequest, ...]:
         held = await self._store.held_prompts({_prompt_of(stored) for stored in waiting})
-        assignments = await self._store.assignments_of([stored.request_id for stored in waiting])
         views = []
         for stored in waiting:
-            tried = assignments.get(stored.request_id, [])
-            view = self._waiting_request(stored, tried, _prompt_of(stored) in held)
+            tried = tried_of.get(stored.request_id, [])
+            view = self._waiting_request(stored, tried, round_, _prompt_of(stored) in held)
             views.append(await self._as_quorum(view, stored, tried) if stored.request.k else view)
         return tuple(sorted(views, key=lambda view: view.request_id))
 
@@ -364,7 +373,7 @@ class Scheduler:
         return self._caches.fixed_answers.get(prompt_hash, True)
 
     def _waiting_request(
-        self, stored: StoredRequest, tried: Sequence[StoredAssignment], prompt_available: bool
+        self, stored: StoredRequest, tried: Sequence[StoredAssignment], round_: int, prompt_available: bool
     ) -> WaitingRequest:
         request = stored.request
         model = self._models.get(request.model_id)
@@ -383,8 +392,8 @@ class Scheduler:
             max_reward_wei=request.max_reward_wei,
             gas_budget_wei=request.gas_budget_wei,
             prompt_available=prompt_available,
-            assignments=len(tried),
-            excluded_nodes=tuple(sorted({attempt.assignment.node for attempt in tried})),
+            assignments=sum(not _is_put_off(each) for each in tried),
+            excluded_nodes=tuple(sorted(self._excluded(tried, round_))),
             supersedes_round=tried[-1].assignment.round if tried else 0,
             k=0,
             n=0,
@@ -397,6 +406,15 @@ class Scheduler:
             verifier=request.verifier,
             verifier_gas=counted_verifier_gas(request.verifier, self._chain.attested_key_verifier, self._terms),
         )
+
+    def _excluded(self, tried: Sequence[StoredAssignment], round_: int) -> set[Address]:
+        """Nodes that are not asked (again) in a round: all that were, but for those that put it off before."""
+        now_ms = self._clock.now_ms()
+        return {
+            each.assignment.node
+            for each in tried
+            if not _is_put_off(each) or each.assignment.round == round_ or each.lease_until_ms > now_ms
+        }
 
     async def _node_views(self) -> tuple[NodeView, ...]:
         assigned = await self._store.running_by_node()
@@ -474,6 +492,11 @@ def _required_memory_mb(model: ModelFacts | None, prompt_bytes: int, max_output_
         return 0
     tokens = prompt_bytes // BYTES_PER_TOKEN + max_output_tokens
     return model.memory_mb + -(-tokens * model.memory_per_token_bytes // 2**20)
+
+
+def _is_put_off(attempt: StoredAssignment) -> bool:
+    """Whether its node could not take it then, which says nothing of the request."""
+    return attempt.state == "put_off"
 
 
 def _prompt_of(stored: StoredRequest) -> tuple[Hash32, Address]:

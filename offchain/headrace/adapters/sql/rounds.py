@@ -50,7 +50,12 @@ _RUNNING_QUERY = (
 _UPDATE_END = (
     update(assignment_table)
     .where(assignment_table.c.request_id == bindparam("of"), assignment_table.c.attempt == bindparam("number"))
-    .values(state=bindparam("new_state"), detail=bindparam("new_detail"), accept_signature=bindparam("new_signature"))
+    .values(
+        state=bindparam("new_state"),
+        detail=bindparam("new_detail"),
+        accept_signature=bindparam("new_signature"),
+        lease_until_ms=bindparam("new_until"),
+    )
 )
 _BEING_SERVED = (RequestState.ASSIGNED, RequestState.COMPUTING)
 
@@ -65,6 +70,7 @@ class _End:
     at_ms: int
     detail: str
     accept_signature: bytes
+    again_at_ms: int
 
 
 class RoundStore(StorePart):
@@ -241,11 +247,18 @@ class RoundStore(StorePart):
         return dict(rows)
 
     async def end_assignment(
-        self, request_id: Hash32, attempt: int, cause: Cause, at_ms: int, detail: str, accept_signature: bytes = b""
+        self,
+        request_id: Hash32,
+        attempt: int,
+        cause: Cause,
+        at_ms: int,
+        detail: str,
+        accept_signature: bytes = b"",
+        again_at_ms: int = 0,
     ) -> None:
         if cause not in _ENDS:
             raise IllegalTransition(f"an assignment is not ended by {cause}")
-        await self._ending(_End(request_id, attempt, cause, at_ms, detail, accept_signature))
+        await self._ending(_End(request_id, attempt, cause, at_ms, detail, accept_signature, again_at_ms))
 
     @cached_property
     def _ending(self) -> Batched[_End, None]:
@@ -361,10 +374,12 @@ def _end(book: RequestBook, end: _End, row: Row | None) -> dict[str, Any]:
         book.move(end.request_id, end.cause, story)
     else:
         book.note(end.request_id, f"assignment_{end.cause}", story)
+    is_put_off = end.cause is Cause.REFUSED and end.again_at_ms > 0 and not book.row(end.request_id)["k"]
     return {
         "of": end.request_id,
         "number": end.attempt,
-        "new_state": _ENDS[end.cause],
+        "new_state": "put_off" if is_put_off else _ENDS[end.cause],
         "new_detail": end.detail,
         "new_signature": end.accept_signature or row["accept_signature"],
+        "new_until": end.again_at_ms if is_put_off else row["lease_until_ms"],
     }
