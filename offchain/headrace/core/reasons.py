@@ -19,7 +19,7 @@ MEANINGS: Mapping[Reason, str] = {
     "cancel it, and post it anew with a higher one.",
     Reason.GAS_BUDGET_SHORT: "Its gas budget does not pay for its settlement now; it waits for gas to become cheaper.",
     Reason.PROBATION: "Its reward is above what the nodes that could take it may earn while they are on probation.",
-    Reason.NODES_EXCLUDED: "Every node that could take it failed it before, or was just asked and could not take it; it "
+    Reason.NODES_EXCLUDED: "Every node that could take it failed it before, or was asked just now and could not; it "
     "waits for one.",
     Reason.ATTEMPTS_EXHAUSTED: "As many nodes as the policy allows have failed it; the escrow comes back after the "
     "grace period, or at once on a cancel.",
