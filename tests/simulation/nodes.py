@@ -62,6 +62,9 @@ class SimLink(FakeLink):
             raise Unavailable("the node is not linked")
         node = self.nodes[key]
         plan = self._plan(key, id_, task)
+        if plan == "refused" and self._weather.rng.random() < 0.5:
+            del self._plans[key, id_]  # it may be otherwise when it is asked again
+            return node.put_off(task)
         if plan == "refused":
             return node.refuse(task)
         self._begin(key, task, plan)
