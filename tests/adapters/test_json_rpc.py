@@ -206,8 +206,7 @@ async def test_simulate__failures__are_worded_by_what_there_is(node: Node, chain
         },
     ]
     answers = {
-        "eth_getBlockByNumber": {"number": "0x1", "baseFeePerGas": "0x1", "gasLimit": "0x1c9c380"},
-        "eth_getBalance": "0x1",
+        "eth_getBlockByNumber": {"number": "0x1", "hash": "0x01", "baseFeePerGas": "0x1", "gasLimit": "0x1c9c380"},
         "eth_simulateV1": [{"calls": calls}],
     }
     node.answer = lambda method, params: answers[method]
@@ -287,3 +286,20 @@ def test_name_of__leaves_out_what_may_be_a_key(url: str, name: str) -> None:
 )
 def test_error_decoder__words(data: bytes, words: str) -> None:
     assert ErrorDecoder().decode(data) == words
+
+
+async def test_call__others_are_cancelled_at_any_step__is_answered(node: Node) -> None:
+    """With web3.py's own sessions a cancelled question kept all later ones out, for ever."""
+    node.answer = lambda method, params: "0x1"
+    rpc = await connect_http(node.url, timeout_s=5)
+    try:
+        for steps in range(30):
+            asked = [asyncio.create_task(rpc.call("eth_chainId")) for _ in range(3)]
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            for each in asked[1:]:
+                each.cancel()
+            assert await asked[0] == "0x1"
+            await asyncio.gather(*asked, return_exceptions=True)
+    finally:
+        await rpc.close()

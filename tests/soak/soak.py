@@ -148,10 +148,11 @@ class Soak:
         ids = [id_ for id_ in self.requests if now_s - self.ended_at_s.get(id_, now_s) < SURE_AFTER_S]
         for start in range(0, len(ids), 1_000):
             some = ids[start : start + 1_000]
-            function = self.chain.contract("InferenceMarket").functions.statusOf(
-                [bytes.fromhex(id_[2:]) for id_ in some]
-            )
-            found.update(zip(some, [Status(each) for each in await function.call()], strict=True))
+            data = MARKET.call("statusOf", [bytes.fromhex(id_[2:]) for id_ in some])
+            call = {"to": self.chain.deployment.address_of("InferenceMarket"), "data": "0x" + data.hex()}
+            answer = await self.chain.rpc("eth_call", call, "latest")
+            (statuses,) = MARKET.result("statusOf", bytes.fromhex(answer[2:]))
+            found.update(zip(some, [Status(each) for each in statuses], strict=True))
         for id_, status in found.items():
             if status in ENDED:
                 self.ended_at_s.setdefault(id_, now_s)

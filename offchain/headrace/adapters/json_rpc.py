@@ -110,14 +110,33 @@ class JsonRpc:
 
 async def connect_http(url: str, timeout_s: float = 10.0) -> JsonRpc:
     """A node at a URL, over one session of kept-alive connections."""
-    provider = AsyncHTTPProvider(
+    provider = _HttpProvider(
         url,
         request_kwargs={"timeout": aiohttp.ClientTimeout(total=timeout_s)},
         # Repeating is for the callers, who know what a lost answer means.
         exception_retry_configuration=None,
     )
-    await provider.cache_async_session(aiohttp.ClientSession())
+    provider.use(aiohttp.ClientSession(raise_for_status=True))
     return JsonRpc(provider, name_of(url), timeout_s)
+
+
+class _HttpProvider(AsyncHTTPProvider):
+    """web3.py's, over one session that is looked up without its lock.
+
+    web3.py takes a lock in a thread for each question. A question that is cancelled meanwhile, as by a timeout, leaves
+    the lock taken for ever, and no later one is asked.
+    """
+
+    def use(self, session: aiohttp.ClientSession) -> None:
+        """The session for all questions; `disconnect` closes it."""
+        self._session = session
+        self._request_session_manager.async_cache_and_return_session = self._own_session  # type: ignore[method-assign]
+
+    async def disconnect(self) -> None:
+        await self._session.close()
+
+    async def _own_session(self, *_: Any, **__: Any) -> aiohttp.ClientSession:
+        return self._session
 
 
 def name_of(url: str) -> str:

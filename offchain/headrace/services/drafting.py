@@ -16,6 +16,7 @@ from headrace.core.types import Address, Hash32, ItemStatus, MarketTerms, Result
 from headrace.ports import Call, CallOutcome, Chain, Metrics, NodeLink, ResultSetCall, StoredRequest, StoredResult
 from headrace.services.sender import Draft
 from headrace.services.submitting import Submitting
+from headrace.services.together import together
 
 log = structlog.get_logger(__name__)
 
@@ -241,12 +242,10 @@ class Drafter:
         for item in items:
             groups.setdefault((item.result.round, item.nodes), []).append(item)
         # Refunds to one requester in a row are stored once.
-        return [
-            await self._set(
-                round_, nodes, sorted(group, key=lambda item: item.stored.request.requester), as_sets=as_sets
-            )
+        return await together(
+            self._set(round_, nodes, sorted(group, key=lambda item: item.stored.request.requester), as_sets=as_sets)
             for (round_, nodes), group in sorted(groups.items())
-        ]
+        )
 
     async def _set(
         self, round_: int, nodes: tuple[Address, ...], group: Sequence[Item], *, as_sets: bool

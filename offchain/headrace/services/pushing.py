@@ -89,7 +89,7 @@ class Pusher:
             log.info("spending_limit_left", key=sender)
         self._is_paused = bool(why)
 
-    async def first(self, intent: StoredIntent, quote: GasQuote, head_s: int) -> None:
+    async def first(self, intent: StoredIntent, quote: GasQuote, head_s: int, *, is_code_checked: bool = False) -> None:
         """Sign and send an intent's first attempt; when it came too late, one that only takes its nonce. What cannot be
         signed now, or waits behind such a one, waits for the next push.
 
@@ -98,14 +98,17 @@ class Pusher:
         """
         if not intent.attempts and not self._gone:
             try:
-                await self._first(intent, quote, head_s)
+                await self._first(intent, quote, head_s, is_code_checked=is_code_checked)
             except SignerUnavailable as exc:
                 self._gone = str(exc)
                 self._hold(intent, self._gone)
 
-    async def _first(self, intent: StoredIntent, quote: GasQuote, head_s: int) -> None:
+    async def _first(
+        self, intent: StoredIntent, quote: GasQuote, head_s: int, *, is_code_checked: bool = False
+    ) -> None:
         left_ms = self._left_ms(intent, head_s)
-        await self._attempt(intent, market_bid(quote), is_noop=left_ms is not None and left_ms <= 0)
+        is_noop = left_ms is not None and left_ms <= 0
+        await self._attempt(intent, market_bid(quote), is_noop=is_noop, is_code_checked=is_code_checked)
 
     async def push(self, intents: Sequence[StoredIntent]) -> None:
         """Do what open intents need, which are in the order of their nonces.
@@ -176,7 +179,7 @@ class Pusher:
         self._metrics.count("headrace_replacements_total", kind=intent.kind, move=str(verdict.move))
         return True
 
-    async def _attempt(self, intent: StoredIntent, bid: Bid, *, is_noop: bool) -> None:
+    async def _attempt(self, intent: StoredIntent, bid: Bid, *, is_noop: bool, is_code_checked: bool = False) -> None:
         if is_noop:
             unsigned = Unsigned(intent.sender, b"", 0, NOOP_GAS, bid.max_fee_wei)
             require_noop(self._guard, unsigned, self._signer.address)
@@ -184,7 +187,8 @@ class Pusher:
             call = intent.call
             unsigned = Unsigned(call.to, call.data, call.value_wei, intent.gas_limit, bid.max_fee_wei)
             require_signable(self._guard, unsigned)
-            await self._chain.require_code(call.to)
+            if not is_code_checked:
+                await self._chain.require_code(call.to)
         wei = worst_wei(unsigned.gas_limit, bid.max_fee_wei, unsigned.value_wei)
         await self.require_within_limit(self._spending.beyond_wei(intent.intent_id, wei))
         raw, transaction_hash = await self._signer.sign_transaction(

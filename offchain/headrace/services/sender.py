@@ -11,11 +11,13 @@ import structlog
 
 from headrace.core.bidding import market_bid
 from headrace.core.errors import Refused, Unavailable
+from headrace.core.events import BlockRef
 from headrace.core.fees import BPS
 from headrace.core.guard import MAX_TRANSACTION_GAS, GuardPolicy, Unsigned, require_signable
 from headrace.core.types import Address, GasQuote, ItemStatus
 from headrace.ports import Call, Chain, Clock, Metrics, Receipt, Signer, Store, StoredIntent
 from headrace.services.pushing import Pusher, PushSettings, require_funds
+from headrace.services.together import together
 
 log = structlog.get_logger(__name__)
 
@@ -111,8 +113,7 @@ class Sender:
         """
         async with self._lock:
             self._pusher.require_signer()
-            quote, head = await self._chain.gas_quote(), await self._chain.head()
-            await self._require_sendable(drafts, quote)
+            quote, head, count = await self._look(drafts)
             intents = []
             for draft in drafts:
                 intent = await self._store.add_intent(
@@ -121,27 +122,39 @@ class Sender:
                     draft.detail,
                     draft.call,
                     self._gas_limit(draft),
-                    await self._chain.transaction_count(self._signer.address),
+                    count,
                     self._clock.now_ms(),
                     self._signer.address,
                     until_s=draft.until_s,
                     worth_wei=draft.worth_wei,
                 )
                 intents.append(intent)
-                await self._pusher.first(intent, quote, head.timestamp_s)
+                await self._pusher.first(intent, quote, head.timestamp_s, is_code_checked=True)
             return intents
 
-    async def _require_sendable(self, drafts: Sequence[Draft], quote: GasQuote) -> None:
+    async def _look(self, drafts: Sequence[Draft]) -> tuple[GasQuote, BlockRef, int]:
+        """What sending depends on, asked at once: what gas costs, the head, and the key's count of transactions.
+
+        Raises:
+            Refused, ExpiredContext: the drafts cannot be sent now.
+        """
+        chain, account = self._chain, self._signer.address
+        codes = [chain.require_code(target) for target in sorted({draft.call.to for draft in drafts})]
+        asked: list[Any] = await together(
+            [chain.gas_quote(), chain.head(), chain.transaction_count(account), chain.balance_wei(account), *codes]
+        )
+        quote, head, count, balance_wei = asked[:4]
+        await self._require_sendable(drafts, quote, balance_wei)
+        return quote, head, count
+
+    async def _require_sendable(self, drafts: Sequence[Draft], quote: GasQuote, balance_wei: int) -> None:
         max_fee_wei = market_bid(quote).max_fee_wei
         needed_wei = 0
         for draft in drafts:
             gas_limit, call = self._gas_limit(draft), draft.call
             require_signable(self._guard, Unsigned(call.to, call.data, call.value_wei, gas_limit, max_fee_wei))
             needed_wei += gas_limit * max_fee_wei + call.value_wei
-        for target in {draft.call.to for draft in drafts}:
-            await self._chain.require_code(target)
-        account = self._signer.address
-        require_funds(account, await self._chain.balance_wei(account), needed_wei)
+        require_funds(self._signer.address, balance_wei, needed_wei)
         await self._pusher.require_within_limit(needed_wei)
 
     async def confirm(self) -> list[StoredIntent]:
@@ -152,13 +165,13 @@ class Sender:
         """
         async with self._lock:
             still_open = []
-            for intent in await self._store.open_intents():
-                if not self._takes(intent):
-                    continue
-                receipt = await self._receipt(intent)
+            intents = [intent for intent in await self._store.open_intents() if self._takes(intent)]
+            receipts = await together(self._receipt(intent) for intent in intents)
+            counts = await self._counts(intents)
+            for intent, receipt in zip(intents, receipts, strict=True):
                 if receipt is not None:
                     await self._end(intent, receipt)
-                elif await self._is_passed_over(intent):
+                elif await self._is_passed_over(intent, counts[intent.sender]):
                     await self._drop(intent, "nonce taken")
                     log.error("nonce_taken", kind=intent.kind, nonce=intent.nonce, hint="nothing else may use the key")
                 elif not intent.attempts and intent.sender != self._signer.address:
@@ -166,16 +179,22 @@ class Sender:
                     await self._drop(intent, "another sender")
                 else:
                     still_open.append(intent)
-            still_open = [*await self._fill_hole(still_open), *still_open]
+            still_open = [*await self._fill_hole(still_open, counts), *still_open]
             await self._pusher.push(still_open)
             return still_open
 
-    async def _fill_hole(self, still_open: Sequence[StoredIntent]) -> list[StoredIntent]:
+    async def _counts(self, intents: Sequence[StoredIntent]) -> dict[Address, int]:
+        """How many transactions the chain counts of each sender."""
+        senders = sorted({intent.sender for intent in intents})
+        counts = await together(self._chain.transaction_count(sender) for sender in senders)
+        return dict(zip(senders, counts, strict=True))
+
+    async def _fill_hole(self, still_open: Sequence[StoredIntent], counts: Mapping[Address, int]) -> list[StoredIntent]:
         """Take nonces that are nobody's and that all open ones wait behind: a stranger's transaction that had one was
         reorganised away, or the store counted on from what is not on this chain."""
         account = self._signer.address
         lowest = min((each.nonce for each in still_open if each.sender == account), default=0)
-        count = await self._chain.transaction_count(account) if lowest else 0
+        count = counts.get(account, 0)
         if count >= lowest:
             self._hole = None
             return []
@@ -191,12 +210,12 @@ class Sender:
             log.error("nonces_filled", nonces=nonces, hint="nothing else may use the key or change the store")
         return filled
 
-    async def _is_passed_over(self, intent: StoredIntent) -> bool:
+    async def _is_passed_over(self, intent: StoredIntent, count: int) -> bool:
         """Whether a transaction that is not ours has had the nonce for some blocks, so that no attempt can count.
 
         A node may tell its new count before it tells the receipt, and a reorg may take the other transaction away.
         """
-        if await self._chain.transaction_count(intent.sender) <= intent.nonce:
+        if count <= intent.nonce:
             self._passed_since.pop(intent.intent_id, None)
             return False
         head = (await self._chain.head()).number

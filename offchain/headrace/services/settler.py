@@ -32,6 +32,7 @@ from headrace.services.lanes import Lane, Lanes
 from headrace.services.rounds import close
 from headrace.services.sender import Sender
 from headrace.services.submitting import Submitting
+from headrace.services.together import together
 from headrace.services.wake import Wake
 
 log = structlog.get_logger(__name__)
@@ -266,13 +267,13 @@ class Settler:
             return []
         wanted = {item.result.round for item in items} | set(due)
         async with self._rounds:
+            unrecorded = await self._store.unrecorded_rounds()
+            are_recorded = await together(self._is_recorded(each.round) for each in unrecorded)
             records = []
-            for stored in await self._store.unrecorded_rounds():
+            for stored, is_recorded in zip(unrecorded, are_recorded, strict=True):
                 if stored.state == "open" and stored.round in wanted:
                     records.append(await close(self._store, stored))
-                elif (
-                    stored.state == "closed" and stored.record is not None and not await self._is_recorded(stored.round)
-                ):
+                elif stored.state == "closed" and stored.record is not None and not is_recorded:
                     records.append(stored.record)
             return records
 
