@@ -169,3 +169,21 @@ async def test_group__cancelled_at_any_step__is_all_or_nothing(database: Databas
         assert {f"{number:03}{half}" for number in others for half in "ab"} <= set(outside.keys())
     found = outside.keys()
     assert {key[:3] for key in found if key.endswith("a")} == {key[:3] for key in found if key.endswith("b")}
+
+
+async def test_write__cancelled_while_another_process_writes__waits_for_its_thread(
+    database: Database, outside: Outside, tmp_path: Path
+) -> None:
+    """A connection that is closed under a statement in a thread takes the whole process with it."""
+    for number in range(20):
+        outside.connection.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.create_task(write(database, f"{number:03}"))
+        for _ in range(number):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.sleep(0)
+        outside.connection.rollback()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    await write(database, "x")
+    assert outside.keys() == ["x"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
@@ -69,7 +70,7 @@ class WaitingConnection(InlineConnection):
 
     def wait_for(self, work: Callable[[], object]) -> None:
         """Do it in another thread, and come back."""
-        await_only(asyncio.get_running_loop().run_in_executor(None, work))
+        await_only(_done_elsewhere(work))
 
 
 class InlineSqlite(SQLiteDialect_pysqlite):
@@ -96,6 +97,21 @@ registry.register("sqlite.inline", __name__, "InlineSqlite")
 
 async def _nothing() -> None:
     pass
+
+
+async def _done_elsewhere(work: Callable[[], object]) -> None:
+    """Work in a thread. Who is cancelled waits for its end all the same: SQLAlchemy would close the connection next,
+    and the process does not survive that in the midst of a statement."""
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        await asyncio.shield(future)
+    except asyncio.CancelledError:
+        while not future.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([future])
+        if not future.cancelled():
+            future.exception()
+        raise
 
 
 def _is_in_memory(url: URL) -> bool:
