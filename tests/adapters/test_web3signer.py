@@ -47,7 +47,7 @@ async def stand_in() -> AsyncIterator[Web3SignerStandIn]:
 
 @pytest.fixture
 async def signer(stand_in: Web3SignerStandIn) -> AsyncIterator[Web3Signer]:
-    made = Web3Signer(SignerAddress(stand_in.url, timeout_s=0.3), LOCAL.address)
+    made = Web3Signer(SignerAddress(stand_in.url, timeout_s=2.0), LOCAL.address)
     yield made
     await made.close()
 
@@ -105,7 +105,7 @@ async def test_is_known_by_its_password(stand_in: Web3SignerStandIn) -> None:
 
 
 GONE: dict[str, tuple[Answer, str]] = {
-    "slow": (silence, "did not answer within 0.3 s"),
+    "slow": (silence, "did not answer within 2 s"),
     "hangs up": (hang_up, "does not answer"),
     "500": (saying("no", 500), "HTTP 500"),
     "500 as JSON": (saying_json({"oops": 1}, 503), "HTTP 503|something else than JSON-RPC"),
