@@ -7,7 +7,7 @@ import pytest
 from headrace.adapters.json_rpc import connect_http
 from headrace.adapters.keystore import LocalSigner
 from headrace.adapters.web3_chain import Web3Chain
-from headrace.bootstrap import _require_fit
+from headrace.bootstrap.relayer import _require_fit
 from headrace.core.errors import ConfigurationError
 from tests.fakes import FakeSigner
 from tests.local_chain import ETHER, local_chain

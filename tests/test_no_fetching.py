@@ -63,7 +63,13 @@ CALLERS = {
     "node/daemon.py": "the relayer's link",
 }
 # These listen, or take such a module's types.
-LISTENERS = {"adapters/link_server.py", "api/server.py", "bootstrap.py", "adapters/sql/blocks.py"}
+LISTENERS = {
+    "adapters/link_server.py",
+    "api/server.py",
+    "bootstrap/relayer.py",
+    "bootstrap/relayer_wiring.py",
+    "adapters/sql/blocks.py",
+}
 NETWORK = {"aiohttp", "ftplib", "http", "httpcore", "httpx", "requests", "socket", "urllib", "urllib3", "websockets"}
 
 

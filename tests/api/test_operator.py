@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from headrace.api import create_app
 from headrace.api.context import OperatorDoor
-from headrace.bootstrap import _operator_door
+from headrace.bootstrap.relayer_wiring import _operator_door
 from headrace.settings import ApiSettings, RelayerSettings
 from tests.api.world import RELAYER_SIGNER, Relayer, error_of
 

@@ -11,7 +11,7 @@ import pytest
 from eth_account import Account
 from eth_utils.address import to_checksum_address
 
-import headrace.bootstrap
+import headrace.bootstrap.node
 from headrace.adapters.keystore import open_keystore
 from headrace.cli.amounts import show_wei
 from headrace.cli.screens import with_checksums
@@ -389,10 +389,10 @@ def test_node_daemon__after_a_rotation__starts_with_either_key_while_both_are_pa
     new = rotate(ledger)["key"]
     monkeypatch.setenv("HEADRACE_NODE__MODELS", '["tiny"]')
     for key in (NODE, new):
-        options = asyncio.run(headrace.bootstrap._node_options(load_settings(), key))
+        options = asyncio.run(headrace.bootstrap.node._node_options(load_settings(), key))
         assert options.market == ledger.market
         assert [model.price.per_prompt_kib_wei for model in options.models] == [10**12]
     ledger.jump(UNBOND_DELAY_S)
     with pytest.raises(ConfigurationError, match=f"is paid no more: .* to the keystore of {new}"):
-        asyncio.run(headrace.bootstrap._node_options(load_settings(), NODE))
-    asyncio.run(headrace.bootstrap._node_options(load_settings(), new))
+        asyncio.run(headrace.bootstrap.node._node_options(load_settings(), NODE))
+    asyncio.run(headrace.bootstrap.node._node_options(load_settings(), new))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.adapters.sql.store import SqlStore
-from headrace.bootstrap import require_own
+from headrace.bootstrap.relayer import require_own
 from headrace.core import typed_data
 from headrace.core.batching import BatchPolicy
 from headrace.core.errors import ConfigurationError

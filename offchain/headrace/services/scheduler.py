@@ -45,6 +45,7 @@ from headrace.ports import (
     StoredAssignment,
     StoredCycle,
     StoredRequest,
+    StoredRound,
 )
 from headrace.services.dispatcher import Dispatcher
 from headrace.services.rounds import close, leave_behind
@@ -197,10 +198,27 @@ class Scheduler:
         if await self._is_far_ahead():
             return None
         round_ = await self._store.open_round(self._clock.now_ms(), self._first_round)
-        lane_streak = await self._store.lane_streak()
+        inputs = await self._inputs(round_, anchor, waiting, tried_of)
+        plan = plan_cycle(inputs)
+        if not any(_is_news(planned.decision, last) for planned in plan.decisions):
+            return None
+        try:
+            await self._persist(inputs, plan, tried_of)
+        except IllegalTransition as exc:
+            # A request moved between the snapshot and now (its result came, the chain closed it): decide anew.
+            log.info("cycle_abandoned", cause=str(exc))
+            self.wake.ring()
+            return None
+        return plan
+
+    async def _inputs(
+        self, round_: StoredRound, anchor: BlockRef, waiting: Sequence[StoredRequest], tried_of: _Tried
+    ) -> CycleInputs:
+        """What the next cycle of a round decides on."""
         requests = await self._waiting_requests(waiting, tried_of, round_.round)
         nodes, gas = await self._node_views(), await self._gas_quote(anchor)
-        inputs = CycleInputs(
+        lane_streak = await self._store.lane_streak()
+        return CycleInputs(
             chain_id=self._chain.chain_id,
             market=self._chain.market,
             relayer=self._signer.address,
@@ -215,17 +233,6 @@ class Scheduler:
             requests=requests,
             nodes=nodes,
         )
-        plan = plan_cycle(inputs)
-        if not any(_is_news(planned.decision, last) for planned in plan.decisions):
-            return None
-        try:
-            await self._persist(inputs, plan)
-        except IllegalTransition as exc:
-            # A request moved between the snapshot and now (its result came, the chain closed it): decide anew.
-            log.info("cycle_abandoned", cause=str(exc))
-            self.wake.ring()
-            return None
-        return plan
 
     async def _leave_round_of_another_policy(self) -> None:
         for round_ in await self._store.rounds(limit=1):
@@ -260,7 +267,7 @@ class Scheduler:
             log.warning("rounds_wait_for_their_records", rounds=waiting)
         return waiting >= MAX_UNRECORDED
 
-    async def _persist(self, inputs: CycleInputs, plan: CyclePlan) -> None:
+    async def _persist(self, inputs: CycleInputs, plan: CyclePlan, tried_of: _Tried) -> None:
         snapshot = encode_snapshot(inputs)
         cycle = StoredCycle(
             round=inputs.round,
@@ -270,17 +277,7 @@ class Scheduler:
             planned_at_ms=inputs.now_ms,
             plan=plan,
         )
-        by_id = {request.request_id: request for request in inputs.requests}
-        assignments: list[StoredAssignment] = []
-        assigned = plan.of_kind(DecisionKind.ASSIGNED)
-        tried = await self._store.assignments_of(sorted({planned.decision.request_id for planned in assigned}))
-        attempts = Counter({request_id: len(each) for request_id, each in tried.items()})
-        words = [self._word(inputs, by_id[planned.decision.request_id], planned) for planned in assigned]
-        hashes = [typed_data.hash_assignment(word) for word in words]
-        for word, signature in zip(words, await sign_all(self._signer, self._domain, hashes), strict=True):
-            attempts[word.request_id] += 1
-            request = by_id[word.request_id]
-            assignments.append(self._assignment(inputs, request, word, attempts[word.request_id], signature))
+        assignments = await self._signed(inputs, plan, tried_of)
         await self._store.add_cycle(cycle, snapshot, assignments, self._policy_hash)
         self._metrics.observe("headrace_cycle_requests", len(inputs.requests))
         for kind in DecisionKind:
@@ -294,6 +291,20 @@ class Scheduler:
                 round=inputs.round,
                 reward_wei=assignment.assignment.reward_wei,
             )
+
+    async def _signed(self, inputs: CycleInputs, plan: CyclePlan, tried_of: _Tried) -> list[StoredAssignment]:
+        """What the plan assigns, signed. An attempt's number counts on from those before."""
+        by_id = {request.request_id: request for request in inputs.requests}
+        assigned = plan.of_kind(DecisionKind.ASSIGNED)
+        words = [self._word(inputs, by_id[planned.decision.request_id], planned) for planned in assigned]
+        hashes = [typed_data.hash_assignment(word) for word in words]
+        attempts = Counter({request_id: len(tried) for request_id, tried in tried_of.items()})
+        assignments = []
+        for word, signature in zip(words, await sign_all(self._signer, self._domain, hashes), strict=True):
+            attempts[word.request_id] += 1
+            request, number = by_id[word.request_id], attempts[word.request_id]
+            assignments.append(self._assignment(inputs, request, word, number, signature))
+        return assignments
 
     def _word(self, inputs: CycleInputs, request: WaitingRequest, planned: PlannedDecision) -> Assignment:
         return Assignment(
