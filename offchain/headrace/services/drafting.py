@@ -201,41 +201,37 @@ class Drafter:
         trial: _Trial,
         items: Sequence[Item],
     ) -> list[Draft]:
-        drafts = []
-        sets, calls, outcomes = trial.sets, trial.calls, trial.outcomes
         # What the market pays out for all of them at most.
         at_stake_wei = sum(item.at_stake_wei for item in items)
-        for index, record in enumerate(records):
-            gas_used = outcomes[index].gas_used
+        drafts = [
             # Without it the batch is not paid, and no later round can be recorded, which is what the bond is for.
-            worth_wei = at_stake_wei + self._bond_wei
-            detail = {"round": record.round}
-            key = record_key(record.round)
-            drafts.append(Draft("record_round", key, detail, calls[index], gas_used, worth_wei=worth_wei))
-        if sets:
-            ids = [[result.request_id for _, result in set_.items] for set_ in sets]
-            flat = [request_id for group in ids for request_id in group]
-            batch = {"sets": ids, "request_ids": flat, "rounds": [set_.round for set_ in sets]}
-            key = (
-                "submit_results:"
-                + typed_data.hash_result_set(
-                    self._relayer, 0, [bytes.fromhex(request_id[2:]) for request_id in flat]
-                ).hex()
+            Draft(
+                "record_round",
+                record_key(record.round),
+                {"round": record.round},
+                call,
+                outcome.gas_used,
+                worth_wei=at_stake_wei + self._bond_wei,
             )
-            drafts.append(
-                Draft(
-                    "submit_results",
-                    key,
-                    batch,
-                    calls[-1],
-                    outcomes[-1].gas_used,
-                    unused_gas([item.load for item in items]),
-                    # When the market pays none of them any more.
-                    until_s=max(item.stored.effective_deadline_s for item in items) + self._terms.grace_s,
-                    worth_wei=at_stake_wei,
-                )
-            )
-        return drafts
+            for record, call, outcome in zip(records, trial.calls, trial.outcomes, strict=False)
+        ]
+        return [*drafts, self._batch(trial, items, at_stake_wei)] if trial.sets else drafts
+
+    def _batch(self, trial: _Trial, items: Sequence[Item], at_stake_wei: int) -> Draft:
+        ids = [[result.request_id for _, result in set_.items] for set_ in trial.sets]
+        flat = [request_id for group in ids for request_id in group]
+        named = typed_data.hash_result_set(self._relayer, 0, [bytes.fromhex(request_id[2:]) for request_id in flat])
+        return Draft(
+            "submit_results",
+            f"submit_results:{named.hex()}",
+            {"sets": ids, "request_ids": flat, "rounds": [set_.round for set_ in trial.sets]},
+            trial.calls[-1],
+            trial.outcomes[-1].gas_used,
+            unused_gas([item.load for item in items]),
+            # When the market pays none of them any more.
+            until_s=max(item.stored.effective_deadline_s for item in items) + self._terms.grace_s,
+            worth_wei=at_stake_wei,
+        )
 
     async def _sets(self, items: Sequence[Item], *, as_sets: bool) -> list[ResultSetCall]:
         groups: dict[tuple[int, tuple[Address, ...]], list[Item]] = {}

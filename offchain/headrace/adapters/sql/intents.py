@@ -79,14 +79,7 @@ class IntentStore(StorePart):
                 )
             )
             (intent_id,) = inserted.inserted_primary_key or (0,)
-            if kind == SUBMIT_RESULTS:
-                book = RequestBook(connection, at_ms)
-                await book.load(detail["request_ids"])
-                for request_id in detail["request_ids"]:
-                    book.move(request_id, Cause.BATCHED, {"intent": intent_id})
-                await book.flush()
-            if kind == REQUEST_FOR:
-                await tie_posting(connection, detail["request_id"], intent_id)
+            await _tie(connection, intent_id, kind, detail, at_ms)
             (intent,) = await _intents(connection, intents.c.intent_id == intent_id)
         return intent
 
@@ -172,6 +165,18 @@ class IntentStore(StorePart):
 def _signed(row: Any) -> Signed:
     gas, value_wei = (NOOP_GAS, 0) if row.is_noop else (row.gas_limit, row.value_wei)
     return Signed(row.intent_id, row.created_at_ms, worst_wei(gas, row.max_fee_wei, value_wei))
+
+
+async def _tie(connection: AsyncConnection, intent_id: int, kind: str, detail: Mapping[str, Any], at_ms: int) -> None:
+    """Move what a new intent is for."""
+    if kind == SUBMIT_RESULTS:
+        book = RequestBook(connection, at_ms)
+        await book.load(detail["request_ids"])
+        for request_id in detail["request_ids"]:
+            book.move(request_id, Cause.BATCHED, {"intent": intent_id})
+        await book.flush()
+    if kind == REQUEST_FOR:
+        await tie_posting(connection, detail["request_id"], intent_id)
 
 
 async def reopen_above(connection: AsyncConnection, book: RequestBook, number: int) -> None:
