@@ -17,13 +17,13 @@ from eth_account import Account
 from eth_account.typed_transactions.typed_transaction import TypedTransaction
 from eth_keys.datatypes import PrivateKey
 from eth_utils.address import to_checksum_address
-from eth_utils.crypto import keccak
 from hexbytes import HexBytes
 
 from headrace.core.calls import selectors
 from headrace.core.errors import Refused, SignatureMismatch, Unknown
 from headrace.core.events import BlockRef, ChainEvent
 from headrace.core.fees import charged_gas, charged_gas_price_wei, payout
+from headrace.core.keccak import keccak
 from headrace.core.requests import pack, request_id
 from headrace.core.scheduling import Offer
 from headrace.core.typed_data import (
@@ -571,7 +571,7 @@ class FakeChain:
             raise self._failures[method].popleft()
 
     def _call(self, to: Address, kind: str, *arguments: Any) -> Call:
-        data = keccak(text=f"{kind}{arguments!r}")
+        data = keccak(f"{kind}{arguments!r}".encode())
         self._known_calls[to, data] = (kind, arguments)
         return Call(to, data)
 
@@ -915,7 +915,7 @@ def _identity(log: Log) -> str:
 
 
 def _hash(text: str) -> Hash32:
-    return _hex(keccak(text=text))
+    return _hex(keccak(text.encode()))
 
 
 def _hex(data: bytes) -> str:

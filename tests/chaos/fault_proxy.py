@@ -16,8 +16,9 @@ import aiohttp
 from aiohttp import web
 from eth_account import Account
 from eth_account.typed_transactions import TypedTransaction
-from eth_utils.crypto import keccak
 from hexbytes import HexBytes
+
+from headrace.core.keccak import keccak
 
 SEND = "eth_sendRawTransaction"
 RECEIPT = "eth_getTransactionReceipt"

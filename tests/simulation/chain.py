@@ -10,10 +10,10 @@ from typing import Any
 
 from eth_account import Account
 from eth_account.typed_transactions.typed_transaction import TypedTransaction
-from eth_utils.crypto import keccak
 from hexbytes import HexBytes
 
 from headrace.core.errors import Refused, Unknown
+from headrace.core.keccak import keccak
 from headrace.core.types import Address, Hash32, ItemStatus, Request, Status
 from headrace.ports import Call
 from tests.fakes import FakeChain, FakeClock, Log, _Transaction, _World

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
-from eth_utils.crypto import keccak
 from sqlalchemy.exc import OperationalError
 
 from headrace.core import typed_data
 from headrace.core.envelope import hash_payload
 from headrace.core.errors import NotFound
+from headrace.core.keccak import keccak
 from headrace.core.scheduling import Offer, Policy
 from headrace.core.types import Mode, Request, Status
 from headrace.ports import NodeFacts

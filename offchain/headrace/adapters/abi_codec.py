@@ -8,11 +8,10 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from eth_utils.crypto import keccak
-
 from headrace.adapters.abi_reader import MalformedData, ValuesReader
 from headrace.adapters.abi_writer import ValuesWriter
 from headrace.core.events import ChainEvent
+from headrace.core.keccak import keccak
 from headrace.core.types import ZERO_HASH, Address, Hash32
 
 # What the compiler itself reverts with.
@@ -143,7 +142,7 @@ class _Event:
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.name: str = entry["name"]
         inputs = entry["inputs"]
-        self.topic = "0x" + keccak(text=f"{self.name}({','.join(type_of(given) for given in inputs)})").hex()
+        self.topic = "0x" + keccak(f"{self.name}({','.join(type_of(given) for given in inputs)})".encode()).hex()
         self._names = [given["name"] for given in inputs]
         self._indexed = [(given["name"], ValuesReader([given])) for given in inputs if given["indexed"]]
         data = [given for given in inputs if not given["indexed"]]
@@ -174,7 +173,7 @@ def _entries(entries: Iterable[Mapping[str, Any]], kind: str) -> list[_Signature
         _Signature(
             entry["name"],
             tuple(entry["inputs"]),
-            keccak(text=f"{entry['name']}({','.join(type_of(given) for given in entry['inputs'])})"),
+            keccak(f"{entry['name']}({','.join(type_of(given) for given in entry['inputs'])})".encode()),
             ValuesWriter(entry["inputs"]),
             ValuesReader(entry.get("outputs", ())),
         )

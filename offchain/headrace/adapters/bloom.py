@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from eth_utils.crypto import keccak
-
+from headrace.core.keccak import keccak
 from headrace.core.types import Address, Hash32
 
 _KEPT = 4096

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eth_utils.crypto import keccak
-
 from headrace.adapters.deployment import load_deployment
 from headrace.adapters.json_rpc import connect_http
 from headrace.adapters.web3_faults import FaultsReader
@@ -14,6 +12,7 @@ from headrace.adapters.web3_part import answered, bytes_of, hex_of
 from headrace.adapters.web3_sending import ChainSender
 from headrace.adapters.web3_verifying import VerifierReader
 from headrace.core.errors import ConfigurationError, ExpiredContext
+from headrace.core.keccak import keccak
 from headrace.core.types import Address
 
 

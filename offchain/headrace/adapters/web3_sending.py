@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from eth_utils.crypto import keccak
-
 from headrace.adapters.json_rpc import AnswerLost, RpcError
 from headrace.adapters.web3_part import ChainPart, b32, bytes_of, hex_of
 from headrace.core.errors import ChainUnavailable, ConfigurationError, Refused, Unknown
+from headrace.core.keccak import keccak
 from headrace.core.requests import pack
 from headrace.core.types import Address, Assignment, Hash32, Request, RoundRecord
 from headrace.ports import Call, CallOutcome, Receipt, ResultSetCall

@@ -20,7 +20,6 @@ import aiohttp
 import structlog
 from eth_account.typed_transactions.typed_transaction import TypedTransaction
 from eth_utils.address import to_checksum_address
-from eth_utils.crypto import keccak
 from eth_utils.exceptions import ValidationError
 from hexbytes import HexBytes
 
@@ -31,6 +30,7 @@ from headrace.core.errors import (
     SignerUnavailable,
     UntrueSigner,
 )
+from headrace.core.keccak import keccak
 from headrace.core.nesting import read_json
 from headrace.core.typed_data import Domain, digest, preimage, signer_of
 from headrace.core.types import Address, Hash32

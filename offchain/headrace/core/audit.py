@@ -15,12 +15,12 @@ from typing import Any
 
 from eth_abi.abi import encode
 from eth_abi.exceptions import EncodingError
-from eth_utils.crypto import keccak
 
 from headrace.core import typed_data
 from headrace.core.errors import InvalidInput, SignatureMismatch
 from headrace.core.events import BlockRef, ChainEvent, request_from_event
 from headrace.core.gas import required_answer_bytes
+from headrace.core.keccak import keccak
 from headrace.core.nesting import read_json
 from headrace.core.rounds import close_round, hash_snapshots, merge_decisions
 from headrace.core.scheduling import CycleInputs, CyclePlan, NodeView, WaitingRequest, plan_cycle

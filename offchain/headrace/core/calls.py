@@ -6,8 +6,8 @@ Pure, so that the API can draft a transaction and a client can send one without 
 from __future__ import annotations
 
 from eth_abi.abi import encode
-from eth_utils.crypto import keccak
 
+from headrace.core.keccak import keccak
 from headrace.core.requests import PACKED_TYPES, pack, params_of
 from headrace.core.types import Address, Hash32, Request, ResultRef
 
@@ -92,7 +92,7 @@ def withdraw_to_data(receiver: Address, amount_wei: int) -> bytes:
 
 
 def _call(name: str, types: tuple[str, ...], values: tuple[object, ...]) -> bytes:
-    return keccak(text=f"{name}({','.join(types)})")[:4] + encode(types, values)
+    return keccak(f"{name}({','.join(types)})".encode())[:4] + encode(types, values)
 
 
 def selectors() -> dict[str, bytes]:
@@ -109,7 +109,7 @@ def selectors() -> dict[str, bytes]:
         "expire": f"expire({_PACKED}[])",
         "requestInferenceFor": f"requestInferenceFor({_PARAMS},bytes,address,uint96,uint40,bytes)",
     }
-    return {name: keccak(text=signature)[:4] for name, signature in signatures.items()}
+    return {name: keccak(signature.encode())[:4] for name, signature in signatures.items()}
 
 
 def fault_selectors() -> dict[str, bytes]:
@@ -131,4 +131,4 @@ def fault_selectors() -> dict[str, bytes]:
         "proveReleasedAssignment": f"{assignment},bytes",
         "proveReleasedDecision": proven,
     }
-    return {name: keccak(text=f"{name}({_PACKED},{kinds})")[:4] for name, kinds in types.items()}
+    return {name: keccak(f"{name}({_PACKED},{kinds})".encode())[:4] for name, kinds in types.items()}

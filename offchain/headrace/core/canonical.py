@@ -11,9 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from eth_utils.crypto import keccak
-
 from headrace.core.errors import InvalidInput
+from headrace.core.keccak import keccak
 from headrace.core.types import Hash32
 
 Json: TypeAlias = "str | int | bool | list[Json] | tuple[Json, ...] | Mapping[str, Json] | None"

@@ -10,9 +10,8 @@ prompt's payload, whose own salt only they, the relayer and the requester know.
 
 from __future__ import annotations
 
-from eth_utils.crypto import keccak
-
 from headrace.core.errors import InvalidInput
+from headrace.core.keccak import keccak
 from headrace.core.types import Hash32
 
 VERSION = 1

@@ -8,8 +8,7 @@ decides nothing, so nothing can be proven by it, and an audit calls it withheld 
 
 from __future__ import annotations
 
-from eth_utils.crypto import keccak
-
+from headrace.core.keccak import keccak
 from headrace.core.rounds import hash_snapshots
 from headrace.core.types import Address, Hash32, RoundRecord
 
@@ -20,7 +19,7 @@ LOST_ROUNDS = MAX_UNRECORDED + 4
 """Numbers from the chain's next one on that may have been signed for: the open round, those that were closed, and some
 whose records a reorg may have taken away."""
 
-LOST_POLICY_HASH: Hash32 = "0x" + keccak(text="headrace: the decisions of this round are lost").hex()
+LOST_POLICY_HASH: Hash32 = "0x" + keccak(b"headrace: the decisions of this round are lost").hex()
 
 
 def lost_record(relayer: Address, round_: int, anchor_block: int, anchor_hash: Hash32) -> RoundRecord:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from eth_utils.crypto import keccak
-
 from headrace.core.errors import InvalidInput
+from headrace.core.keccak import keccak
 from headrace.core.types import ZERO_HASH, Decision, Hash32
 from headrace.core.words import encode_words
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from eth_utils.crypto import keccak
-
 from headrace.core.errors import InvalidInput
+from headrace.core.keccak import keccak
 from headrace.core.types import Address, Hash32, Lane, Mode, Request
 from headrace.core.words import encode_words
 

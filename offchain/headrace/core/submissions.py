@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eth_utils.crypto import keccak
-
 from headrace.core import typed_data
 from headrace.core.calls import selectors
 from headrace.core.errors import InvalidInput
 from headrace.core.faults import SignedAssignment, SignedResult
+from headrace.core.keccak import keccak
 from headrace.core.types import Address, Assignment, Hash32, Result
 
 MAX_NODES = 16

@@ -12,10 +12,10 @@ from functools import cache, lru_cache
 
 from eth_keys.datatypes import Signature
 from eth_keys.exceptions import BadSignature
-from eth_utils.crypto import keccak
 from eth_utils.exceptions import ValidationError
 
 from headrace.core.errors import SignatureMismatch
+from headrace.core.keccak import keccak
 from headrace.core.requests import params_of
 from headrace.core.types import Address, Assignment, Hash32, Request, Result, RoundRecord
 from headrace.core.words import encode_words
@@ -111,8 +111,8 @@ def _type_string(name: str) -> str:
     )
 
 
-_TYPE_HASHES = {name: keccak(text=_type_string(name)) for name in (*TYPES, *NESTED_TYPES)}
-_DOMAIN_TYPE_HASH = keccak(text="EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)")
+_TYPE_HASHES = {name: keccak(_type_string(name).encode()) for name in (*TYPES, *NESTED_TYPES)}
+_DOMAIN_TYPE_HASH = keccak(b"EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Domain:
 @lru_cache(maxsize=64)
 def _separator(chain_id: int, verifying_contract: Address, name: str) -> bytes:
     kinds = ("bytes32", "bytes32", "bytes32", "uint256", "address")
-    values = (_DOMAIN_TYPE_HASH, keccak(text=name), keccak(text=VERSION), chain_id, verifying_contract)
+    values = (_DOMAIN_TYPE_HASH, keccak(name.encode()), keccak(VERSION.encode()), chain_id, verifying_contract)
     return keccak(encode_words(kinds, values))
 
 
