@@ -10,6 +10,7 @@ from headrace.adapters.sql.holding import patiently
 from headrace.adapters.sql.store import SqlStore
 from headrace.bootstrap.relayer_wiring import Relayer
 from headrace.services.leading import Leading
+from headrace.services.together import unending
 
 log = structlog.get_logger(__name__)
 
@@ -26,10 +27,10 @@ async def serve_relayer(relayer: Relayer, leading: Leading) -> None:
         doors = [
             group.create_task(patiently(relayer.indexer.run_or_halt(acting)), name="indexer"),
             group.create_task(relayer.link.run(relayer.aggregator), name="link"),
-            group.create_task(relayer.gauges.run(), name="gauges"),
-            group.create_task(relayer.bonding.run(), name="bond"),
-            group.create_task(patiently(relayer.reconciler.run()), name="reconciler"),
-            group.create_task(patiently(relayer.keeper.run()), name="keeper"),
+            group.create_task(unending("gauges", relayer.gauges.run()), name="gauges"),
+            group.create_task(unending("bond", relayer.bonding.run()), name="bond"),
+            group.create_task(unending("reconciler", patiently(relayer.reconciler.run())), name="reconciler"),
+            group.create_task(unending("keeper", patiently(relayer.keeper.run())), name="keeper"),
         ]
         # What looks eligible before may long be settled.
         await relayer.indexer.caught_up.wait()
@@ -60,7 +61,7 @@ def _start_acting(group: asyncio.TaskGroup, relayer: Relayer) -> list[asyncio.Ta
     }
     if relayer.watch is not None:
         loops["watch"] = relayer.watch.run
-    return [group.create_task(patiently(run()), name=name) for name, run in loops.items()]
+    return [group.create_task(unending(name, patiently(run())), name=name) for name, run in loops.items()]
 
 
 async def _drain(relayer: Relayer) -> None:
