@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from aiohttp import web
 from rich.console import Console
@@ -92,6 +92,7 @@ class Soak:
     requests: dict[Hash32, Request] = field(default_factory=dict)
     ended_at_s: dict[Hash32, float] = field(default_factory=dict)  # when it was first seen so
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while something is down
+    producing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while blocks come or go
 
     # Requesters
 
@@ -204,12 +205,18 @@ class Soak:
         }
 
     async def _reorg(self, depth: int) -> None:
-        """Anvil was seen to lose blocks for good when one that it mines falls into a reorg: it mines none meanwhile."""
-        await self.chain.rpc("evm_setIntervalMining", 0)
-        try:
+        async with self.producing:
             await self.chain.rpc("anvil_reorg", depth, [])
-        finally:
-            await self.chain.rpc("evm_setIntervalMining", 1)
+
+    async def mine(self) -> NoReturn:
+        """A block every second. Anvil is not left to do it by itself: it was seen to lose blocks for good when one that
+        it mines falls into a reorg."""
+        await self.chain.rpc("evm_setIntervalMining", 0)
+        while True:
+            due_s = time.monotonic() + 1
+            async with self.producing:
+                await self.chain.rpc("evm_mine")
+            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
 
     def _kill_relayer(self) -> None:
         self.stack.kill("relayer")
@@ -326,9 +333,12 @@ async def _soak(stack: SoakStack, proxy: FaultProxy, count: int, seed: int, per_
             await chain.rpc("anvil_setBalance", address, hex(10**27))
             await asyncio.to_thread(_hand_in, stack, address.lower())
         started_s = time.monotonic()
-        await soak.run(count, per_second)
-        elapsed_s = time.monotonic() - started_s
-        await asyncio.sleep(3)  # for the relayer to read the last blocks
+        async with asyncio.TaskGroup() as group:
+            mining = group.create_task(soak.mine())
+            await soak.run(count, per_second)
+            elapsed_s = time.monotonic() - started_s
+            await asyncio.sleep(3)  # for the relayer to read the last blocks
+            mining.cancel()
         found = await asyncio.to_thread(soak.verdict)
     finally:
         await chain.web3.provider.disconnect()
