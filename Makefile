@@ -145,6 +145,9 @@ bench-gas: setup ## measure the gas of the contracts' paths
 bench-relayer: setup ## measure how fast a relayer indexes, schedules, settles and comes back (SEED=1)
 	@python scripts/_bench_relayer.py
 
+bench-scheduler: setup ## measure how fast and how well the scheduling engine decides (SEED=1)
+	@python scripts/_bench_scheduler.py
+
 soak: setup ## real processes, a fault every few seconds, one line at the end (REQUESTS=2000 SEED=1 PER_SECOND=20)
 	@python scripts/_soak.py
 

@@ -29,7 +29,7 @@ def write(path: Path, text: str) -> Path:
 def test_load_settings__nothing_set__has_local_defaults() -> None:
     settings = load_settings()
     assert settings.chain.rpc_url == "http://127.0.0.1:8545"
-    assert settings.relayer.policy.policy() == Policy(name="spread")
+    assert settings.relayer.policy.policy() == Policy(name="balanced", lanes="shared")
 
 
 def test_load_settings__variable_and_file__variable_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from headrace.core.cycle import Anchor, Carried, CyclePlan, Offer
 from headrace.core.events import BlockRef, ChainEvent
 from headrace.core.faults import Fault, FaultTerms, FoundFault, SignedAccept, SignedAssignment
 from headrace.core.lease import Lease
 from headrace.core.lifecycle import Cause, RequestState
 from headrace.core.postings import PostingState
-from headrace.core.scheduling import Anchor, CyclePlan, Offer
 from headrace.core.spending import Signed
 from headrace.core.submissions import Submission
 from headrace.core.tasks import Accept, Delivery, LinkedNode, Refusal, Task
@@ -547,6 +547,14 @@ class StoredCycle:
 
 
 @dataclass(frozen=True, slots=True)
+class Running:
+    """Assignments of a node that are open or accepted: how many, and what they may earn together."""
+
+    count: int
+    rewards_wei: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredRound:
     """A round. `record` is set once it is closed, the rest once the record is in a block."""
 
@@ -775,12 +783,17 @@ class Store(Protocol):
         """The bytes of a snapshot."""
         ...
 
+    async def fulfilled_fees(self, limit: int) -> list[int]:
+        """Priority fees in wei, raises included, of the requests that were fulfilled last, by the time of their
+        inclusion."""
+        ...
+
     async def last_decisions(self, request_ids: Sequence[Hash32]) -> dict[Hash32, Decision]:
         """The newest decision on each of these."""
         ...
 
-    async def lane_streak(self) -> int:
-        """The streak that the last cycle left."""
+    async def carried(self) -> Carried:
+        """What the last cycle left to the next."""
         ...
 
     async def assignments(self, request_id: Hash32) -> list[StoredAssignment]:
@@ -807,8 +820,8 @@ class Store(Protocol):
         """Open or accepted ones whose deadline is not later than that."""
         ...
 
-    async def running_by_node(self) -> dict[Address, int]:
-        """How many assignments of each node are open or accepted."""
+    async def running_by_node(self) -> dict[Address, Running]:
+        """What each node has in hand: its assignments that are open or accepted."""
         ...
 
     async def end_assignment(

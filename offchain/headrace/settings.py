@@ -18,8 +18,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, St
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from headrace.core.cycle import BALANCED, SHARED, STRICT, Policy
 from headrace.core.errors import ConfigurationError
-from headrace.core.scheduling import Policy
 from headrace.core.self_settlement import SelfSettlementPolicy
 
 PREFIX = "HEADRACE_"
@@ -82,10 +82,10 @@ class BatchSettings(Section):
 
 
 class PolicySettings(Section):
-    """The published numbers of the scheduling policy; their hash is in each round's record. `spread` gives
-    a node as many requests a cycle as it has free places; `reference` one, however many."""
+    """The published numbers of the scheduling policy; their hash is in each round's record. `balanced` is what Headrace
+    is for; `reference` is what it grew from, to compare with, and reads only what stands above the waits."""
 
-    name: Literal["spread", "reference"] = "spread"
+    name: Literal["balanced", "reference"] = "balanced"
     realtime_capacity: int = Field(default=200, ge=1)
     bulk_capacity: int = Field(default=1_000, ge=1)
     realtime_streak: int = Field(default=20, ge=1)
@@ -93,10 +93,18 @@ class PolicySettings(Section):
     max_assignments: int = Field(default=3, ge=1, le=10)
     expected_batch_size: int = Field(default=8, ge=1, le=500)
     heartbeat_timeout_ms: int = Field(default=15_000, ge=1_000)
+    realtime_max_wait_ms: int = Field(default=10_000, ge=1, le=86_400_000)
+    bulk_max_wait_ms: int = Field(default=120_000, ge=1, le=86_400_000)
+    fee_weight_milli: int = Field(default=600, ge=0, le=1_000)
+    wait_weight_milli: int = Field(default=300, ge=0, le=1_000)
+    deadline_weight_milli: int = Field(default=100, ge=0, le=1_000)
+    least_delay_wei_per_s: Wei = 10**12
+    miss_delay_ms: int = Field(default=30_000, ge=0, le=3_600_000)
+    exploration_milli: int = Field(default=50, ge=0, le=1_000)
 
     def policy(self) -> Policy:
         """As the scheduler takes it."""
-        return Policy(**self.model_dump())
+        return Policy(lanes=SHARED if self.name == BALANCED else STRICT, **self.model_dump())
 
 
 class GaslessSettings(Section):

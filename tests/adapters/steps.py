@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.adapters.sql.store import SqlStore
 from headrace.core.envelope import hash_payload
+from headrace.core.fairness import Account
 from headrace.core.lifecycle import RequestState
 from headrace.core.scheduling import Anchor, CyclePlan, PlannedDecision
 from headrace.core.types import (
@@ -18,7 +19,7 @@ from headrace.core.types import (
     Result,
 )
 from headrace.ports import Call, StoredAssignment, StoredCycle, StoredIntent, StoredResult
-from tests.fakes import MARKET, NODE, RELAYER, START_S, FakeChain, make_request
+from tests.fakes import MARKET, NODE, RELAYER, REQUESTER, START_S, FakeChain, make_request
 
 NOW_MS = START_S * 1000
 ANSWER = b"\x01" + bytes(16) + b"Rayleigh scattering."
@@ -62,7 +63,7 @@ async def assign(store: SqlStore, *ids: Hash32, node: str = NODE, skipped: tuple
         snapshot_hash=hash_payload(snapshot),
         anchor=Anchor(5, ZERO_HASH, START_S),
         planned_at_ms=NOW_MS,
-        plan=CyclePlan(planned, 3 + round_.cycles),
+        plan=CyclePlan(planned, 3 + round_.cycles, -70, 2**40, (Account(REQUESTER, 2**41 + round_.cycles),)),
     )
     assignments = [await _assignment(store, each, node, round_.round) for each in ids]
     await store.add_cycle(cycle, snapshot, assignments, POLICY_HASH)

@@ -7,10 +7,13 @@ import pytest
 from headrace.adapters.sql.store import SqlStore
 from headrace.core.envelope import hash_payload
 from headrace.core.errors import IllegalTransition, NotFound
+from headrace.core.fairness import Account
 from headrace.core.lifecycle import Cause, RequestState
+from headrace.core.scheduling import Carried
 from headrace.core.types import ZERO_HASH, DecisionKind, Reason, RoundRecord
+from headrace.ports import Running
 from tests.adapters.steps import NOW_MS, POLICY_HASH, assign, deliver, follow, post, stages_of, state_of
-from tests.fakes import NODE, FakeChain, make_request
+from tests.fakes import NODE, REQUESTER, FakeChain, make_request
 
 OTHER_NODE = "0x" + "d2" * 20
 
@@ -39,7 +42,8 @@ async def test_add_cycle__comes_back_as_it_was(store: SqlStore, chain: FakeChain
     assert [planned.decision.request_id for planned in first.plan.decisions] == [served, waiting]
     assert (first.plan.decisions[0].score_e9, first.plan.decisions[0].cost_wei) == (-(10**9), 2**200)
     assert (first.cycle, second.cycle) == (0, 1)
-    assert (first.plan.lane_streak, await store.lane_streak()) == (3, 4)
+    assert first.plan.carried == Carried(3, -70, 2**40, (Account(REQUESTER, 2**41),))
+    assert await store.carried() == Carried(4, -70, 2**40, (Account(REQUESTER, 2**41 + 1),))
     assert await store.snapshot(first.snapshot_hash) == b"1/0"
     assert first.snapshot_hash == hash_payload(b"1/0")
     assert await store.snapshot(ZERO_HASH) is None
@@ -50,8 +54,31 @@ async def test_add_cycle__comes_back_as_it_was(store: SqlStore, chain: FakeChain
     assert await state_of(store, waiting) is RequestState.ELIGIBLE
 
 
-async def test_lane_streak__nothing_planned__is_zero(store: SqlStore) -> None:
-    assert await store.lane_streak() == 0
+async def test_carried__nothing_planned__is_nothing(store: SqlStore) -> None:
+    assert await store.carried() == Carried()
+
+
+async def test_running_by_node__sums_what_is_open_or_accepted(store: SqlStore, chain: FakeChain) -> None:
+    first, second, third = [await post(store, chain, salt=salt) for salt in (1, 2, 3)]
+    await assign(store, first)
+    await assign(store, second)
+    running = await store.open_assignments()
+    assert await store.running_by_node() == {
+        running[0].assignment.node: Running(2, sum(each.assignment.reward_wei for each in running))
+    }
+    await store.end_assignment(first, 1, Cause.REFUSED, 0, "no room")
+    assert {node: of.count for node, of in (await store.running_by_node()).items()} == {running[0].assignment.node: 1}
+    assert third not in {each.request_id for each in await store.open_assignments()}
+
+
+async def test_fulfilled_fees__are_of_what_was_fulfilled_raises_included(store: SqlStore, chain: FakeChain) -> None:
+    assert await store.fulfilled_fees(10) == []
+    for salt, fee_wei in enumerate((10**15, 3 * 10**15)):
+        request_id = await post(store, chain, salt=salt, priority_fee_wei=fee_wei)
+        chain.mine(chain.raised(request_id, 5, 5), chain.fulfilled(request_id))
+    await post(store, chain, salt=9)
+    assert await store.fulfilled_fees(10) == [3 * 10**15 + 5, 10**15 + 5]
+    assert await store.fulfilled_fees(1) == [3 * 10**15 + 5]
 
 
 async def test_add_cycle__request_moved_meanwhile__is_refused_whole(store: SqlStore, chain: FakeChain) -> None:

@@ -208,7 +208,7 @@ async def _wire(
         metrics,
         terms,
         models,
-        Policy(name="spread"),
+        Policy(name="balanced", lanes="shared"),
         await chain.next_round(signer.address),
         rounds,
         SchedulerSettings(),

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import platform
 import tempfile
 from pathlib import Path
 
 import structlog
 from rich.console import Console
-from rich.table import Table
 
 from tests.bench.backlog import start_with_backlog
 from tests.bench.relayer import calibration, from_end_to_end, indexing, settling
+from tests.bench.rows import show, write
 from tests.bench.take_over import take_over
-
-RESULTS = Path(__file__).parent / "results" / "relayer.json"
 
 
 async def main() -> int:
@@ -38,16 +34,6 @@ async def main() -> int:
         ):
             screen.print(f"[dim]{title} …[/dim]")
             rows += await work
-    table = Table("measure", "value", "target", "ok", title=f"Relayer, {platform.processor() or platform.machine()}")
-    for row in rows:
-        target = "" if row.target is None else f"{'≤' if row.at_most else '≥'} {row.target:,g}"
-        verdict = "" if row.target is None else "yes" if row.is_met else "[red]no"
-        table.add_row(row.measure, f"{row.value:,.1f} {row.unit}", target, verdict)
-    screen.print(table)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    documents = [
-        {"measure": row.measure, "value": row.value, "unit": row.unit, "target": row.target, "ok": row.is_met}
-        for row in rows
-    ]
-    RESULTS.write_text(json.dumps(documents, indent=2) + "\n", encoding="utf-8")
+    show(screen, "Relayer", rows)
+    write("relayer", rows)
     return 0

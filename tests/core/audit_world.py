@@ -16,6 +16,7 @@ from headrace.core.scheduling import Anchor, CycleInputs, NodeView, Offer, Polic
 from headrace.core.snapshot import encode_snapshot, policy_hash, to_json
 from headrace.core.tasks import Heartbeat
 from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Decision, GasQuote, Price, Request
+from headrace.core.work import expected_work
 from tests.fakes import GWEI, MARKET, MODEL_ID, RELAYER, TERMS, FakeChain, FakeSigner
 
 CONFIRMATIONS = 2
@@ -85,6 +86,8 @@ class World:
             answer_bytes=required_answer_bytes(request),
             verifier=request.verifier,
             verifier_gas=0 if request.verifier == ZERO_ADDRESS else 25_000,
+            requester=request.requester,
+            work=expected_work(request.prompt_bytes, request.max_output_tokens, 1_000),
         )
 
     def record(self, *cycles: CycleInputs, **changes: Any) -> None:

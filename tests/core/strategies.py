@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from headrace.core.fairness import Account
 from headrace.core.scheduling import Anchor, CycleInputs, NodeView, Offer, Policy, WaitingRequest
 from headrace.core.types import (
     ZERO_ADDRESS,
@@ -25,6 +26,7 @@ NOW_MS = NOW_S * 1000
 GWEI = 10**9
 MODELS = ("gpt-2", "llama-7b", "llama-70b")
 VERIFIER = "0x" + "5e" * 20
+REQUESTERS = tuple("0x" + digit * 40 for digit in "cde")
 
 
 def model_id(name: str) -> str:
@@ -138,6 +140,7 @@ _NODE_OBSTACLES: tuple[dict[str, Any], ...] = (
     {"joined_at_s": NOW_S - 86_399},
     {"heartbeat_at_ms": NOW_MS - 15_001},
     {"verifiers": (VERIFIER,)},
+    {"stake_wei": 10**12, "exposure_wei": 10**11},
 )
 
 
@@ -170,6 +173,9 @@ def waiting_requests(draw: st.DrawFn, number: int, lane: Lane | None = None) -> 
         "released_until_s": 0,
         "callback_gas": draw(st.sampled_from([0, 0, 100_000])),
         "answer_bytes": draw(st.sampled_from([0, 0, 5_000])),
+        "requester": draw(st.sampled_from(REQUESTERS)),
+        "work": draw(st.sampled_from([1, 100, 2_000])),
+        "complexity_milli": {"gpt-2": 300, "llama-7b": 1_000, "llama-70b": 5_000}[name],
     }
     if draw(st.sampled_from((False, False, True))):
         fields |= draw(quorum_terms())
@@ -222,7 +228,11 @@ def node_views(draw: st.DrawFn, number: int) -> NodeView:
     fields: dict[str, Any] = {
         "node": address_number(number),
         "owner": owner_of(number),
-        "offers": tuple(Offer(model_id(name), name, draw(prices)) for name in MODELS if name != missing),
+        "offers": tuple(
+            Offer(model_id(name), name, draw(prices), draw(st.booleans()), draw(st.sampled_from([0, 100, 20_000])))
+            for name in MODELS
+            if name != missing
+        ),
         "free_memory_mb": draw(st.integers(2, 5)),
         "in_flight": draw(st.integers(0, 3)),
         "max_in_flight": draw(st.integers(3, 5)),
@@ -232,6 +242,8 @@ def node_views(draw: st.DrawFn, number: int) -> NodeView:
         "heartbeat_at_ms": NOW_MS - draw(st.sampled_from([-50, 0, 14_000])),
         "heartbeat": draw(st.sampled_from(["{}", '{"region":"Zürich"}', '"\\\u2028\u0007'])),
         "heartbeat_signature": "0x" + "11" * 65,
+        "answered": draw(st.sampled_from([0, 20])),
+        "missed": draw(st.sampled_from([0, 5])),
     }
     return NodeView(**fields | draw(st.sampled_from(_NODE_OBSTACLES)))
 
@@ -245,10 +257,35 @@ policies = st.builds(
     max_assignments=st.sampled_from([3, 3, 1]),
     expected_batch_size=st.integers(1, 8),
 )
+balanced_policies = st.builds(
+    Policy,
+    name=st.just("balanced"),
+    lanes=st.just("shared"),
+    realtime_capacity=st.sampled_from([200, 200, 3, 1, 0]),
+    bulk_capacity=st.sampled_from([1000, 1000, 3, 1, 0]),
+    realtime_fee_floor_wei=st.sampled_from([0, 10**16]),
+    max_assignments=st.sampled_from([3, 3, 1]),
+    expected_batch_size=st.integers(1, 8),
+    realtime_max_wait_ms=st.sampled_from([1, 2_000, 10_000]),
+    bulk_max_wait_ms=st.sampled_from([1, 2_000, 120_000]),
+    least_delay_wei_per_s=st.sampled_from([0, 10**12]),
+    exploration_milli=st.sampled_from([0, 500, 1_000]),
+)
+_accounts = st.lists(
+    st.builds(Account, st.sampled_from(REQUESTERS), st.integers(101, 5_000)),
+    max_size=3,
+    unique_by=lambda account: account.requester,
+).map(lambda accounts: tuple(sorted(accounts, key=lambda account: account.requester)))
 
 
 @st.composite
-def cycle_inputs(draw: st.DrawFn, max_requests: int = 8, max_nodes: int = 6, lane: Lane | None = None) -> CycleInputs:
+def cycle_inputs(
+    draw: st.DrawFn,
+    max_requests: int = 8,
+    max_nodes: int = 6,
+    lane: Lane | None = None,
+    policies: st.SearchStrategy[Policy] = policies,
+) -> CycleInputs:
     numbers = sorted(draw(st.sets(st.integers(1, 99), min_size=draw(st.integers(0, 3)), max_size=max_requests)))
     nodes = sorted(draw(st.sets(st.integers(1, 9), min_size=draw(st.integers(0, 3)), max_size=max_nodes)))
     return CycleInputs(
@@ -265,6 +302,10 @@ def cycle_inputs(draw: st.DrawFn, max_requests: int = 8, max_nodes: int = 6, lan
         lane_streak=draw(st.integers(0, 25)),
         requests=tuple(draw(waiting_requests(number, lane)) for number in numbers),
         nodes=tuple(draw(node_views(number)) for number in nodes),
+        lane_lag=draw(st.sampled_from([-5_000, 0, 5_000])),
+        floor_work=draw(st.sampled_from([0, 100])),
+        accounts=draw(_accounts),
+        median_fee_wei=draw(st.sampled_from([0, 10**16])),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -18,8 +18,9 @@ from headrace.core.audit import (
 )
 from headrace.core.canonical import canonical_json
 from headrace.core.events import ChainEvent
+from headrace.core.fairness import Account
 from headrace.core.rounds import hash_snapshots
-from headrace.core.scheduling import CycleInputs, Offer, plan_cycle
+from headrace.core.scheduling import Carried, CycleInputs, Offer, Policy, plan_cycle
 from headrace.core.snapshot import encode_snapshot
 from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Mode, Price, RoundRecord, Status
 from tests.core.audit_world import NODE_SIGNER, NODE_SIGNERS, World, node_view
@@ -138,6 +139,42 @@ def test_audit_rounds__streak_does_not_follow__is_a_difference() -> None:
     world = World(make_request())
     world.record(world.inputs(), world.inputs(cycle=1, streak=19))
     assert [finding.field for finding in world.findings()] == ["cycle 1 lane_streak"]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("lane_lag", {"lane_lag": 1}),
+        ("floor_work", {"floor_work": 99}),
+        ("accounts", {"accounts": (Account("0x" + "77" * 20, 10**6),)}),
+    ],
+)
+def test_audit_rounds__account_does_not_follow__is_a_difference(name: str, changes: dict[str, Any]) -> None:
+    """Who was served how much decides whose turn it is, so a relayer cannot make it up."""
+    world = World(make_request())
+    policy = Policy(name="balanced", lanes="shared")
+    first = replace(world.inputs(), policy=policy)
+    second = replace(first, cycle=1, requests=(), **vars_of(plan_cycle(first).carried) | changes)
+    world.record(first, second)
+    assert [finding.field for finding in world.findings()] == [f"cycle 1 {name}"]
+
+
+@pytest.mark.parametrize("changes", [{"requester": RELAYER}, {"work": 1}, {"complexity_milli": 1}])
+def test_audit_rounds__another_requester_or_work__is_a_difference(changes: dict[str, Any]) -> None:
+    world = World(make_request())
+    world.record(edit_request(**changes)(world.inputs()))
+    (finding,) = world.findings()
+    assert finding.field.endswith(next(iter(changes)))
+
+
+def test_audit_rounds__model_called_cold_that_is_warm__is_a_difference() -> None:
+    world = World(make_request())
+    world.record(edit_node(offers=(Offer(MODEL_ID, "model", Price(0, 0), is_warm=False),))(world.inputs()))
+    assert [finding.field.split()[-1] for finding in world.findings()] == ["is_warm"]
+
+
+def vars_of(carried: Carried) -> dict[str, Any]:
+    return {each.name: getattr(carried, each.name) for each in fields(carried)}
 
 
 def test_audit_rounds__broken_chain_of_heads__is_a_difference() -> None:

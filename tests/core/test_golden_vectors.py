@@ -21,7 +21,7 @@ from headrace.core.fees import charged_gas, charged_gas_price_wei, payout
 from headrace.core.merkle import is_proven, leaf_of, proof_of, root_of, sort_decisions
 from headrace.core.requests import PackedRequest, pack, request_id, unpack
 from headrace.core.scheduling import plan_cycle
-from headrace.core.snapshot import decode_snapshot, encode_snapshot, policy_hash
+from headrace.core.snapshot import decode_snapshot, encode_snapshot, policy_hash, to_json
 from headrace.core.typed_data import Domain
 from headrace.core.types import DecisionKind, GasQuote, Reason
 from tests.core.protocol_vectors import (
@@ -327,13 +327,13 @@ def test_rounds__records__are_of_the_decisions() -> None:
 @pytest.mark.parametrize("entry", **named(read("snapshots")))
 def test_snapshot(entry: Entry) -> None:
     text = entry["text"].encode()
-    assert canonical_json({"schema": 2, "kind": "full", "inputs": entry["inputs"]}) == text
+    assert canonical_json({"schema": 3, "kind": "full", "inputs": entry["inputs"]}) == text
     assert "0x" + keccak(text).hex() == entry["hash"]
     inputs = decode_snapshot(text)
     assert encode_snapshot(inputs) == text
     assert policy_hash(inputs.policy) == entry["policy_hash"] == content_hash(entry["inputs"]["policy"])
     plan = plan_cycle(inputs)
-    assert plan.lane_streak == entry["plan"]["lane_streak"]
+    assert to_json(plan.carried).items() <= entry["plan"].items()
     planned = [
         {
             "decision": generate.decision_entry(each.decision),
@@ -460,6 +460,7 @@ def test_enum__reasons__are_within_the_numbers_of_their_kind() -> None:
         "NONE": 0,
         "LOWEST_COST": 1,
         "QUORUM_KEPT": 2,
+        "EXPLORATION": 3,
         "NO_NODE_FOR_MODEL": 10,
         "NODE_MEMORY": 11,
         "NODES_BUSY": 12,
@@ -478,6 +479,8 @@ def test_enum__reasons__are_within_the_numbers_of_their_kind() -> None:
         "OWNERS_TOO_FEW": 25,
         "NOT_DETERMINISTIC": 26,
         "ROUND_OF_QUORUM": 27,
+        "NODES_TOO_SLOW": 28,
+        "STAKE_SHORT": 29,
         "DEADLINE_PASSED": 40,
         "DEADLINE_INFEASIBLE": 41,
     }

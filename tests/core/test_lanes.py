@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,7 +75,7 @@ def test_order__score_rises__its_turn_is_no_later(drawn: list[tuple], more: int)
         for number, (requester, work, score, included, overdue) in enumerate(drawn)
     ]
     for number, each in enumerate(entries):
-        raised = [replace(each, score_e9=each.score_e9 + more) if each.row == number else each for each in entries]
+        raised = [each._replace(score_e9=each.score_e9 + more) if each.row == number else each for each in entries]
         before = [one.row for one in drain(LaneOrder(entries, Accounts([], 0)))].index(number)
         after = [one.row for one in drain(LaneOrder(raised, Accounts([], 0)))]
         own = [one for one in entries if one.requester == each.requester and not one.is_overdue]
@@ -210,7 +209,7 @@ def test_starvation_bound__bulk_is_served_within_its_maximum_wait_and_what_was_t
         if size:
             waiting[Lane.BULK].append(entry(30_000 + now_s, BOB, size, score, now_s))
         waiting = {
-            lane: [replace(each, is_overdue=now_s - each.included_at_s > max_wait_s) for each in entries]
+            lane: [each._replace(is_overdue=now_s - each.included_at_s > max_wait_s) for each in entries]
             for lane, entries in waiting.items()
         }
         credit += work_a_second

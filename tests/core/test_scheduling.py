@@ -390,8 +390,9 @@ def test_reason__no_nodes_at_all__is_no_node_for_the_model() -> None:
 def test_reason__every_one_but_two__has_a_minimal_case() -> None:
     tested = {*MINIMAL, Reason.NODES_TAKEN, Reason.LANE_FULL}
     tested |= {Reason.QUORUM_KEPT, Reason.OWNERS_TOO_FEW, Reason.NOT_DETERMINISTIC, Reason.ROUND_OF_QUORUM}
-    # NONE is no reason; the reference takes any deadline that has not passed for feasible.
-    assert set(Reason) - tested == {Reason.NONE, Reason.DEADLINE_INFEASIBLE}
+    # NONE is no reason; the reference takes any deadline that has not passed for feasible, and asks for no stake.
+    of_balanced = {Reason.EXPLORATION, Reason.NODES_TOO_SLOW, Reason.STAKE_SHORT}
+    assert set(Reason) - tested == {Reason.NONE, Reason.DEADLINE_INFEASIBLE} | of_balanced
 
 
 def test_reason__several_nodes__is_that_of_the_node_that_came_furthest() -> None:

@@ -58,7 +58,7 @@ def test_encode__text_and_wei__are_as_documented() -> None:
         for name, value in found.items():
             assert isinstance(value, str) or not name.endswith("_wei"), name
     assert inputs["requests"][0]["lane"] in (0, 1)
-    assert (document()["schema"], document()["kind"]) == (2, "full")
+    assert (document()["schema"], document()["kind"]) == (3, "full")
 
 
 @given(st.data())
@@ -123,10 +123,10 @@ def test_decode__unknown_lane__is_refused(lane: int) -> None:
         lambda text: text.replace(b",", b", ", 1),
         lambda text: text.replace("ü".encode(), b"\\u00fc", 1),
         lambda text: text.replace("ü".encode(), b"\\ud800", 1),
-        lambda text: text.replace(b'"schema":2', b'"schema":1'),
-        lambda text: text.replace(b'"schema":2', b'"schema":true'),
-        lambda text: text.replace(b'"schema":2', b'"schema":2.0'),
-        lambda text: text.replace(b'"schema":2', b'"schema":"2"'),
+        lambda text: text.replace(b'"schema":3', b'"schema":2'),
+        lambda text: text.replace(b'"schema":3', b'"schema":true'),
+        lambda text: text.replace(b'"schema":3', b'"schema":3.0'),
+        lambda text: text.replace(b'"schema":3', b'"schema":"3"'),
         lambda text: text.replace(b'"kind":"full"', b'"kind":"delta"'),
         lambda text: text.replace(b'"chain_id":31337', b'"chain_id":1,"chain_id":31337'),
         lambda text: text.replace(b'"chain_id":31337', b'"chain_id":31337,"chain_id":31337'),

@@ -19,7 +19,7 @@ from headrace.core import typed_data
 from headrace.core.envelope import hash_payload
 from headrace.core.errors import NotFound
 from headrace.core.keccak import keccak
-from headrace.core.scheduling import Offer, Policy
+from headrace.core.scheduling import BALANCED, SHARED, Offer, Policy
 from headrace.core.types import Mode, Request, Status
 from headrace.ports import NodeFacts
 from tests.fakes import GWEI, MODEL_ID, REQUESTER, FakeClock, FakeSigner, make_request
@@ -98,7 +98,7 @@ class Simulation:
         self._calm_at_ms = 0  # when the base fee falls again
         self._in_step_at_ms = 0  # when the chain's node has caught up
         self._salt = 0
-        self._policy = Policy(name=self.rng.choice(("spread", "reference")))
+        self._policy = self.rng.choice((Policy(name=BALANCED, lanes=SHARED), Policy()))
         self._start_ms = self.clock.now_ms()
 
     async def run(self) -> Verdict:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from headrace.adapters.abi_codec import ContractAbi
 from headrace.adapters.web3_reading import ChainReader
+from headrace.core.cycle import Offer
 from headrace.core.errors import InvalidInput, NotFound
 from headrace.core.events import ChainEvent
 from headrace.core.key_history import keys_of, leaves_at_s
-from headrace.core.scheduling import Offer
 from headrace.core.types import ZERO_ADDRESS, Address, Price
 from headrace.ports import Bond, Call, Membership, NodeKey, NodeStake, Ownership, PostedPrice, StakeTerms
 

@@ -11,9 +11,9 @@ from headrace.adapters.bloom import HeaderBlooms
 from headrace.adapters.deployment import Deployment
 from headrace.adapters.json_rpc import JsonRpc, RpcError
 from headrace.adapters.web3_part import ChainPart, b32, bytes_of
+from headrace.core.cycle import Offer
 from headrace.core.errors import ChainUnavailable
 from headrace.core.events import BlockRef, ChainEvent
-from headrace.core.scheduling import Offer
 from headrace.core.types import (
     ZERO_ADDRESS,
     Address,

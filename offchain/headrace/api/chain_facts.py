@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from headrace.api.context import ApiContext
+from headrace.core.cycle import Offer
 from headrace.core.errors import UnknownModel
-from headrace.core.scheduling import Offer
 from headrace.core.types import Address, GasQuote, Hash32, MarketTerms
 from headrace.ports import ModelFacts, NodeFacts
 

@@ -10,8 +10,8 @@ from typing import TypeAlias, TypeVar
 
 from headrace.api.rates import RateLimits
 from headrace.core import typed_data
+from headrace.core.cycle import Policy
 from headrace.core.errors import ChainUnavailable
-from headrace.core.scheduling import Policy
 from headrace.core.types import Address, Hash32
 from headrace.ports import Chain, Clock, Metrics, NodeLink, Signer, Store
 from headrace.services.intake import Intake

@@ -12,13 +12,13 @@ from headrace.api.errors import DeadlineOutOfRange, NoNodeForModel, PromptTooLon
 from headrace.api.schemas import DraftRequest
 from headrace.core.calls import request_inference_data
 from headrace.core.chat_bodies import read_prompt
+from headrace.core.cycle import Offer
 from headrace.core.envelope import SALT_BYTES, content_of, hash_payload, seal
 from headrace.core.errors import ChainUnavailable, InvalidInput, NotBonded
 from headrace.core.fees import charged_gas, charged_gas_price_wei, reward_wei
 from headrace.core.gas import answer_bytes, call_out_gas, counted_verifier_gas, fits_alone, required_answer_bytes
 from headrace.core.prompts import prompt_content, why_not_deterministic
 from headrace.core.requests import request_id
-from headrace.core.scheduling import Offer
 from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Address, Hash32, Lane, MarketTerms, Mode, Request
 from headrace.ports import Call, ModelFacts
 

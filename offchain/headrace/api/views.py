@@ -5,9 +5,9 @@ from __future__ import annotations
 from headrace.api import schemas
 from headrace.api.drafts import Signing
 from headrace.core import typed_data
+from headrace.core.cycle import Offer
 from headrace.core.postings import PostingState
 from headrace.core.requests import pack
-from headrace.core.scheduling import Offer
 from headrace.core.tasks import LinkedNode
 from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Address, Decision, Lane, Mode, Request, RoundRecord
 from headrace.ports import (

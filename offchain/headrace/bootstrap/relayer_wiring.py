@@ -16,9 +16,10 @@ from headrace.api.context import ApiContext, ApiLimits, Contracts, OperatorDoor
 from headrace.api.rates import RateLimits
 from headrace.core.batching import BatchPolicy
 from headrace.core.calls import fault_selectors, selectors
+from headrace.core.cycle import Policy
 from headrace.core.fees import BPS
 from headrace.core.guard import MAX_FEE_CEILING_WEI, GuardPolicy
-from headrace.core.scheduling import Policy
+from headrace.core.performance import Performance
 from headrace.core.typed_data import Domain
 from headrace.core.types import Address, MarketTerms
 from headrace.ports import Signer
@@ -93,6 +94,7 @@ class _Shared:
     recovery: Recovery
     rounds: asyncio.Lock
     schedule: Wake
+    performance: Performance
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +135,7 @@ async def wire_relayer(given: Given, door: socket.socket) -> Relayer:
         indexer=indexer,
         recovery=shared.recovery,
         scheduler=scheduler,
-        aggregator=Aggregator(
-            chain, store, SystemClock(), metrics, shared.terms, shared.schedule.ring, settler.wake.ring
-        ),
+        aggregator=_aggregator(given, shared, settler),
         settler=settler,
         reaper=Reaper(chain, store, shared.sender, signer, metrics, shared.terms, submitter=given.named_submitter),
         poster=poster,
@@ -171,6 +171,7 @@ async def _share(given: Given, door: socket.socket) -> _Shared:
         recovery=Recovery(chain, given.store, SystemClock(), signer.address, _hold_s(section, policy)),
         rounds=asyncio.Lock(),
         schedule=schedule,
+        performance=Performance(),
     )
 
 
@@ -196,6 +197,20 @@ async def _scheduler(given: Given, shared: _Shared) -> Scheduler:
         SchedulerSettings(lease_ms=given.relayer.lease_ms),
         shared.schedule,
         has_bond=lambda: shared.bonding.holds() and shared.recovery.may_assign(),
+        performance=shared.performance,
+    )
+
+
+def _aggregator(given: Given, shared: _Shared, settler: Settler) -> Aggregator:
+    return Aggregator(
+        given.chain,
+        given.store,
+        SystemClock(),
+        given.metrics,
+        shared.terms,
+        shared.schedule.ring,
+        settler.wake.ring,
+        shared.performance,
     )
 
 

@@ -155,6 +155,7 @@ async def audit(
         blocks,
         confirmations,
         _owners(events, chain.stake_manager),
+        {model.model_id: model.complexity_milli for model in await chain.models()},
     )
     rounds: list[tuple[RecordedRound, ServedRound | None]] = []
     for each in chosen:

@@ -23,7 +23,7 @@ from headrace.core.gas import required_answer_bytes
 from headrace.core.keccak import keccak
 from headrace.core.nesting import read_json
 from headrace.core.rounds import close_round, hash_snapshots, merge_decisions
-from headrace.core.scheduling import CycleInputs, CyclePlan, NodeView, WaitingRequest, plan_cycle
+from headrace.core.scheduling import Carried, CycleInputs, CyclePlan, NodeView, WaitingRequest, plan_cycle
 from headrace.core.snapshot import decode_snapshot, from_json, policy_hash
 from headrace.core.tasks import Heartbeat
 from headrace.core.types import (
@@ -37,6 +37,7 @@ from headrace.core.types import (
     Request,
     RoundRecord,
 )
+from headrace.core.work import expected_work
 
 # How far a node's clock and the relayer's may differ before a heartbeat counts as an old one shown again.
 CLOCK_TOLERANCE_MS = 60_000
@@ -104,6 +105,7 @@ class Evidence:
         blocks: those of anchors and of requests, by number.
         confirmations: blocks that the relayer waits before a request is eligible.
         owners: of the registered nodes, by key.
+        complexities: of the registered models, in thousandths of a 7B class.
     """
 
     chain_id: int
@@ -114,6 +116,7 @@ class Evidence:
     blocks: Mapping[int, BlockRef]
     confirmations: int
     owners: Mapping[Address, Address]
+    complexities: Mapping[Hash32, int] = field(default_factory=dict)
 
 
 def recorded_round(event: ChainEvent) -> RecordedRound:
@@ -183,7 +186,7 @@ class _Audit:
         self._listings: dict[Hash32, list[tuple[int, frozenset[Address]]]] = {}
         self._gap_block = -1  # up to which something was listed that is not known
         self._requests = _requests_of(evidence)
-        self._next_streak: int | None = None
+        self._next: Carried | None = None
         self._last_now_ms = 0
         self._round = 0
         self.findings: list[Finding] = []
@@ -217,7 +220,7 @@ class _Audit:
 
     def _pass_over(self, recorded: RecordedRound) -> None:
         """Whatever comes next cannot be held against what is not known."""
-        self._next_streak = None
+        self._next = None
         self._gap_block = recorded.block
 
     # Snapshots
@@ -263,7 +266,7 @@ class _Audit:
         self._check_completeness(inputs)
         plan = plan_cycle(inputs)
         self._note_listings(plan, inputs.round)
-        self._next_streak = plan.lane_streak
+        self._next = plan.carried
         self._last_now_ms = inputs.now_ms
         for planned in plan.decisions:
             if planned.decision.kind is not DecisionKind.SKIPPED:
@@ -281,8 +284,8 @@ class _Audit:
         self._compare(f"{at}cycle", index, inputs.cycle)
         self._compare(f"{at}terms", evidence.terms, inputs.terms)
         self._compare(f"{at}policy", recorded.record.policy_hash, policy_hash(inputs.policy))
-        if self._next_streak is not None:
-            self._compare(f"{at}lane_streak", self._next_streak, inputs.lane_streak)
+        for each in fields(Carried) if self._next is not None else ():
+            self._compare(f"{at}{each.name}", getattr(self._next, each.name), getattr(inputs, each.name))
         if inputs.now_ms < self._last_now_ms:
             self._find(Severity.DIFFERENCE, f"{at}now_ms", f"at least {self._last_now_ms}", str(inputs.now_ms))
         anchor = evidence.blocks.get(inputs.anchor.block)
@@ -311,6 +314,7 @@ class _Audit:
         for offer in view.offers:
             if offer.model_id not in beat.models:
                 self._find(Severity.DIFFERENCE, f"{at}offers", "models of its heartbeat", offer.model_id)
+            self._compare(f"{at}{offer.model_id} is_warm", offer.model_id in beat.warm_models, offer.is_warm)
         if abs(view.heartbeat_at_ms - beat.sent_at_ms) > CLOCK_TOLERANCE_MS or view.heartbeat_at_ms > inputs.now_ms:
             expected = f"near {beat.sent_at_ms} and not after {inputs.now_ms}"
             self._find(Severity.DIFFERENCE, f"{at}heartbeat_at_ms", expected, str(view.heartbeat_at_ms))
@@ -356,8 +360,13 @@ class _Audit:
             "verifier",
             "k",
             "n",
+            "requester",
         ):
             self._compare(f"{at}{name}", getattr(request, name), getattr(view, name))
+        complexity_milli = self._evidence.complexities.get(request.model_id, 1_000)
+        work = expected_work(request.prompt_bytes, request.max_output_tokens, complexity_milli)
+        self._compare(f"{at}complexity_milli", complexity_milli, view.complexity_milli)
+        self._compare(f"{at}work", work, view.work)
         self._compare(f"{at}answer_bytes", required_answer_bytes(request), view.answer_bytes)
         # What a verifier uses is the relayer's guess, within what the market gives it.
         most_gas = 0 if request.verifier == ZERO_ADDRESS else inputs.terms.verifier_gas

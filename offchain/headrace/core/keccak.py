@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from eth_utils import crypto
-
 try:
     from sha3 import keccak_256
 except ImportError:  # not on every interpreter
@@ -13,6 +11,8 @@ except ImportError:  # not on every interpreter
 def keccak(data: bytes) -> bytes:
     """The 32 bytes of the hash."""
     if keccak_256 is None:
+        from eth_utils import crypto
+
         return crypto.keccak(data)
     digest: bytes = keccak_256(data).digest()
     return digest

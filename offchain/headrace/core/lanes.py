@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from headrace.core.fairness import Accounts
 from headrace.core.types import Address, Hash32, Lane
@@ -26,8 +26,7 @@ from headrace.core.types import Address, Hash32, Lane
 REALTIME_SHARE, BULK_SHARE = 7, 3
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A request as the order sees it."""
 
     request_id: Hash32
@@ -70,6 +69,12 @@ class LaneOrder:
             self._queue(requester, tag + entry.work)
         return entry
 
+    def close(self) -> list[Entry]:
+        """Take all that are left, by ascending id."""
+        left = [*self._overdue, *(entry for own in self._rest.values() for entry in own)]
+        self._overdue, self._rest, self._turns = [], {}, []
+        return sorted(left, key=lambda entry: entry.request_id)
+
     def _queue(self, requester: Address, tag: int) -> None:
         best = self._rest[requester][-1]
         heapq.heappush(self._turns, (tag, -best.score_e9, best.request_id, requester))
@@ -103,6 +108,10 @@ class SharedLanes:
     def pop(self, lane: Lane) -> Entry:
         """The next request of a lane."""
         return self._lanes[lane].pop()
+
+    def close(self, lane: Lane) -> list[Entry]:
+        """Take all that are left in a lane, by ascending id: its working set is full."""
+        return self._lanes[lane].close()
 
     def count(self, lane: Lane, work: int) -> None:
         """A request of a lane was assigned."""

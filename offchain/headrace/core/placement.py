@@ -28,6 +28,8 @@ Ints = NDArray[np.int64]
 RAISE_DIVISOR = 128
 """A request's least raise is this part of the cost of its cheapest place: the bound on the loss is below 0.8 %."""
 BIDS_PER_REQUEST = 256
+MOST_BIDS = 50_000
+"""Of one placement, so that a cycle has a bound: a bid takes some microseconds."""
 _NEVER = np.int64(2**62)
 
 
@@ -42,7 +44,7 @@ class Choice:
 class Matching:
     """Who can be served together: requests, each on one node, no node beyond its capacity."""
 
-    def __init__(self, capacities: Sequence[int]) -> None:
+    def __init__(self, capacities: Sequence[int] | Ints) -> None:
         self._left = np.array(capacities, dtype=np.int64)
         self._nodes: list[Ints] = []
         self._node_of: list[int] = []
@@ -127,16 +129,17 @@ def place(choices: Sequence[Choice], start: Sequence[int], bids_per_request: int
     Args:
         choices: of each request.
         start: a place of each request among its choices, no place twice: that one placement exists.
-        bids_per_request: after so many, on average, the auction ends as it stands.
+        bids_per_request: after so many, on average, or `MOST_BIDS`, the auction ends as it stands.
     """
     if not choices:
         return []
     count = 1 + max(int(choice.places[-1]) for choice in choices)
     auction = _Auction(choices, count)
-    left_over = auction.run(bids_per_request * len(choices))
-    if not left_over:
-        return auction.place_of
+    left_over = auction.run(min(MOST_BIDS, bids_per_request * len(choices)))
     rest = _Rest(choices, auction.place_of, count)
+    if not left_over:
+        rest.spread()
+        return rest.place_of
     for request in left_over:
         rest.fit_in(request)
     fallback = _Rest(choices, list(start), count)
@@ -224,10 +227,20 @@ class _Rest:
                 return
             place = left
 
+    def spread(self, most_rounds: int = 8) -> None:
+        """Move requests to free places for as long as that saves: what is less than a raise, but evens out load."""
+        for _ in range(most_rounds):
+            if not self._move_to_free():
+                return
+
     def improve(self, most_rounds: int = 32) -> None:
         """Move requests to free places and swap pairs of them, the best saving first, while anything saves."""
+        costs = None
         for _ in range(most_rounds):
-            if not self._move_to_free() | self._swap():
+            has_moved = self._move_to_free()
+            if costs is None or has_moved:
+                costs = self._costs_of_held_places()
+            if not self._swap(costs) and not has_moved:
                 return
 
     def _move_to_free(self) -> bool:
@@ -247,8 +260,8 @@ class _Rest:
                 moved = True
         return moved
 
-    def _swap(self) -> bool:
-        costs = self._costs_of_held_places()
+    def _swap(self, costs: Ints) -> bool:
+        """Swap pairs, and the columns of `costs` with them."""
         own = costs.diagonal()
         savings = own[:, None] + own[None, :] - costs - costs.T
         best = savings.argmax(axis=1)
@@ -261,6 +274,7 @@ class _Rest:
             if request in touched or other in touched:
                 continue
             touched |= {request, other}
+            costs[:, [request, other]] = costs[:, [other, request]]
             place, others_place = self.place_of[request], self.place_of[other]
             self.place_of[request], self.place_of[other] = others_place, place
             self._holder[place], self._holder[others_place] = other, request

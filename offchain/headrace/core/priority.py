@@ -31,7 +31,7 @@ _MOST_MS = 2**40
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Thousandths that each term counts with. Together 1,000 at most, so that no score passes 1."""
+    """Thousandths that each term counts with. Together they are the highest score, 1,000 by default."""
 
     fee_milli: int = 600
     wait_milli: int = 300

@@ -11,6 +11,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.NONE: "No reason was given.",
     Reason.LOWEST_COST: "It went to the node whose route costs least.",
     Reason.QUORUM_KEPT: "It stays with a node of its quorum, whose answer counts again beside another node's.",
+    Reason.EXPLORATION: "It went to a new node, which earns its name with a share of all requests.",
     Reason.NO_NODE_FOR_MODEL: "No node that is linked offers the model; it waits for one.",
     Reason.NODE_MEMORY: "No node that could take it has the memory for prompt and answer.",
     Reason.NODES_BUSY: "Every node that could take it works at its limit; it waits for one to be free.",
@@ -34,6 +35,9 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.NOT_DETERMINISTIC: "A quorum cannot agree on it, since its prompt or its model does not fix the answer: "
     "cancel it, and post it anew with temperature 0, a seed and a model of known weights.",
     Reason.ROUND_OF_QUORUM: "Its quorum is of the round that is still open; it is looked at again in the next.",
+    Reason.NODES_TOO_SLOW: "No node that could take it is expected to answer before its deadline; it waits for a "
+    "faster one.",
+    Reason.STAKE_SHORT: "Every node that could take it has as much work in hand as its stake covers; it waits for one.",
     Reason.DEADLINE_PASSED: "Its deadline passed before a node could be given it.",
     Reason.DEADLINE_INFEASIBLE: "No node could have answered before its deadline.",
 }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from headrace.core.cycle import Anchor
 from headrace.core.keccak import keccak
 from headrace.core.merkle import leaf_of, root_of, sort_decisions
-from headrace.core.scheduling import Anchor
 from headrace.core.types import Decision, DecisionKind, Hash32, RoundRecord
 
 

@@ -1,4 +1,4 @@
-"""The snapshot of a cycle as canonical JSON: what was decided on, for anyone to replay. Schema version 2, frozen.
+"""The snapshot of a cycle as canonical JSON: what was decided on, for anyone to replay. Schema version 3, frozen.
 
 Field names are those of `CycleInputs`; wei and the scheduling numbers that may pass 2^53 are decimal text. An unknown
 field or version is refused: a replay must not guess.
@@ -7,25 +7,39 @@ field or version is refused: a replay must not guess.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
 import types
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from headrace.core.canonical import Json, canonical_json, content_hash
+import orjson
+
+from headrace.core.canonical import Json, content_hash
+from headrace.core.cycle import CycleInputs, Policy
 from headrace.core.errors import InvalidInput
 from headrace.core.nesting import read_json
-from headrace.core.scheduling import CycleInputs, Policy
 from headrace.core.types import Hash32
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+_STRICT = orjson.OPT_STRICT_INTEGER  # none beyond 2^53
 _DECIMAL = re.compile("0|[1-9][0-9]{0,77}")  # 78 digits hold a uint256
 _T = TypeVar("_T")
+_Encoder: TypeAlias = Callable[[Any], dict[str, Json]]
+_ENCODERS: dict[type[Any], _Encoder] = {}
 
 
 def encode_snapshot(inputs: CycleInputs) -> bytes:
-    """The canonical JSON of a cycle's inputs."""
-    return canonical_json({"schema": SCHEMA_VERSION, "kind": "full", "inputs": to_json(inputs)})
+    """The canonical JSON of a cycle's inputs.
+
+    Raises:
+        InvalidInput: an integer that is not an amount is beyond ±(2^53 - 1), or a text has a lone surrogate.
+    """
+    try:
+        return orjson.dumps({"inputs": to_json(inputs), "kind": "full", "schema": SCHEMA_VERSION}, option=_STRICT)
+    except TypeError as exc:
+        raise InvalidInput(f"the inputs of a cycle have no canonical JSON: {exc}") from exc
 
 
 def decode_snapshot(data: bytes) -> CycleInputs:
@@ -52,12 +66,9 @@ def policy_hash(policy: Policy) -> Hash32:
     return content_hash(to_json(policy))
 
 
-def to_json(value: Any) -> Json:
+def to_json(value: Any) -> dict[str, Json]:
     """A frozen dataclass of integers, text, enums and tuples as JSON. Amounts in wei become decimal text."""
-    fields = {}
-    for field in dataclasses.fields(value):
-        fields[field.name] = _encode(field.name, getattr(value, field.name))
-    return fields
+    return _encoder_of(type(value))(value)
 
 
 def from_json(kind: type[_T], value: Any) -> _T:
@@ -75,16 +86,39 @@ def from_json(kind: type[_T], value: Any) -> _T:
     return kind(**{name: _decode(name, hint, value[name]) for name, hint in hints.items()})
 
 
-def _encode(name: str, value: Any) -> Json:
-    if dataclasses.is_dataclass(value):
-        return to_json(value)
-    if isinstance(value, tuple):
-        return [_encode(name, item) for item in value]
-    if isinstance(value, IntEnum):
-        return int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and name.endswith("_wei"):
-        return str(value)
-    return cast(Json, value)
+def _encoder_of(kind: type[Any]) -> _Encoder:
+    if kind not in _ENCODERS:
+        _ENCODERS[kind] = _make_encoder(kind)
+    return _ENCODERS[kind]
+
+
+def _make_encoder(kind: type[Any]) -> _Encoder:
+    """What makes objects of a dataclass into JSON, by its hints and not by looking at each value: a snapshot has
+    hundreds of thousands. Keys come out sorted."""
+    hints = get_type_hints(kind)
+    names = sorted(hints)
+    converters = [(index, found) for index, name in enumerate(names) if (found := _converter(name, hints[name]))]
+    read = operator.attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
+
+    def encode(value: Any) -> dict[str, Json]:
+        values = list(read(value))
+        for index, convert in converters:
+            values[index] = convert(values[index])
+        return dict(zip(names, values, strict=True))
+
+    return encode
+
+
+def _converter(name: str, hint: Any) -> Callable[[Any], Json] | None:
+    """What turns a field's value into JSON; None when it is so already."""
+    if dataclasses.is_dataclass(hint):
+        return _encoder_of(cast(type[Any], hint))
+    if get_origin(hint) is tuple:
+        item = _converter(name, get_args(hint)[0])
+        return list if item is None else lambda values: [item(value) for value in values]
+    if isinstance(hint, type) and issubclass(hint, IntEnum):
+        return int
+    return str if hint is int and name.endswith("_wei") else None
 
 
 def _decode(name: str, hint: Any, value: Any) -> Any:

@@ -80,6 +80,7 @@ class Reason(IntEnum):
     NONE = 0
     LOWEST_COST = 1
     QUORUM_KEPT = 2
+    EXPLORATION = 3
     NO_NODE_FOR_MODEL = 10
     NODE_MEMORY = 11
     NODES_BUSY = 12
@@ -98,6 +99,8 @@ class Reason(IntEnum):
     OWNERS_TOO_FEW = 25
     NOT_DETERMINISTIC = 26
     ROUND_OF_QUORUM = 27
+    NODES_TOO_SLOW = 28
+    STAKE_SHORT = 29
     DEADLINE_PASSED = 40
     DEADLINE_INFEASIBLE = 41
 

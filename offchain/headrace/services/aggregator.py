@@ -12,6 +12,7 @@ from headrace.core.errors import IllegalTransition, InvalidInput, NotAllowed
 from headrace.core.faults import SignedResult, is_result_signed
 from headrace.core.gas import required_answer_bytes
 from headrace.core.lifecycle import TERMINAL, Cause
+from headrace.core.performance import Performance
 from headrace.core.tasks import Delivery, Refusal
 from headrace.core.types import ZERO_ADDRESS, Address, MarketTerms, Mode
 from headrace.ports import Chain, Clock, Metrics, NotedResult, Store, StoredAssignment, StoredRequest, StoredResult
@@ -33,6 +34,7 @@ class Aggregator:
         terms: MarketTerms,
         on_change: Callable[[], None],
         on_result: Callable[[], None],
+        performance: Performance | None = None,
     ) -> None:
         self._chain = chain
         self._store = store
@@ -41,6 +43,7 @@ class Aggregator:
         self._terms = terms
         self._on_change = on_change
         self._on_result = on_result
+        self._performance = performance or Performance()
         self._domain = typed_data.Domain(chain.chain_id, chain.market)
 
     async def admit(self, node: Address) -> None:
@@ -80,7 +83,7 @@ class Aggregator:
             assignment = await self._assignment(delivery, stored)
             self._verify(delivery, stored, assignment)
             await self._require_proof(delivery, stored, assignment)
-            await self._keep(delivery)
+            await self._keep(delivery, stored, assignment)
 
     async def gave_up(self, node: Address, refusal: Refusal) -> None:
         """Note that a node will not finish a task it accepted, so that another gets it."""
@@ -91,6 +94,8 @@ class Aggregator:
     async def _end(self, stored: StoredAssignment, detail: str) -> None:
         """Let another node have it."""
         cause = Cause.FAILED if stored.state == "accepted" else Cause.REFUSED
+        if cause is Cause.FAILED:
+            self._performance.missed(stored.assignment.node)
         try:
             await self._store.end_assignment(stored.request_id, stored.attempt, cause, self._clock.now_ms(), detail)
         except IllegalTransition:
@@ -145,7 +150,7 @@ class Aggregator:
         digest = typed_data.digest(self._domain, typed_data.hash_result(result))
         typed_data.require_signer(delivery.node, digest, delivery.signature, "result")
 
-    async def _keep(self, delivery: Delivery) -> None:
+    async def _keep(self, delivery: Delivery, request: StoredRequest, assignment: StoredAssignment) -> None:
         now_ms = self._clock.now_ms()
         stored = StoredResult(
             node=delivery.node,
@@ -165,6 +170,8 @@ class Aggregator:
         if await self._store.add_result(stored, delivery.payload, now_ms, detail):
             self._metrics.count("headrace_results_total")
             self._metrics.observe("headrace_compute_seconds", delivery.compute_ms / 1000)
+            took_ms = now_ms - assignment.assigned_at_ms
+            self._performance.answered(delivery.node, request.request.model_id, delivery.output_tokens, took_ms)
             log.info("result_verified", **detail)
         self._on_change()
         self._on_result()

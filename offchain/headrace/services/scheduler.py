@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median_low
 
 import structlog
 
@@ -17,6 +18,7 @@ from headrace.core.events import BlockRef
 from headrace.core.gas import counted_verifier_gas, required_answer_bytes
 from headrace.core.lifecycle import Cause
 from headrace.core.lost import MAX_UNRECORDED
+from headrace.core.performance import Performance
 from headrace.core.prompts import why_not_deterministic
 from headrace.core.quorum import Member, Vote, standing_of
 from headrace.core.scheduling import (
@@ -33,6 +35,7 @@ from headrace.core.scheduling import (
 from headrace.core.snapshot import encode_snapshot, policy_hash, to_json
 from headrace.core.tasks import LinkedNode
 from headrace.core.types import ZERO_HASH, Address, Assignment, Decision, DecisionKind, GasQuote, Hash32, MarketTerms
+from headrace.core.work import expected_work
 from headrace.ports import (
     Chain,
     Clock,
@@ -40,6 +43,7 @@ from headrace.ports import (
     ModelFacts,
     NodeFacts,
     NodeLink,
+    Running,
     Signer,
     Store,
     StoredAssignment,
@@ -56,6 +60,8 @@ from headrace.services.wake import Wake
 log = structlog.get_logger(__name__)
 
 MAX_WAITING = 10_000
+MANY_REQUESTS = 100
+LAST_FEES, FEES_TTL_MS = 1_000, 10_000
 BYTES_PER_TOKEN = 3  # of prompts, a low guess: memory is over- rather than under-estimated
 
 
@@ -86,6 +92,8 @@ class _Caches:
     fixed_answers: dict[Hash32, bool] = field(default_factory=dict)  # by prompt hash
     ageing: list[Address] = field(default_factory=list)  # nodes whose facts are soon too old
     gas: tuple[Hash32, GasQuote] | None = None  # by the hash of the block before
+    median_fee_wei: int = 0
+    fees_at_ms: int = 0
 
 
 class Scheduler:
@@ -112,6 +120,7 @@ class Scheduler:
         wake: Wake | None = None,
         *,
         has_bond: Callable[[], bool] = lambda: True,
+        performance: Performance | None = None,
     ) -> None:
         self.wake = wake or Wake()
         self._chain = chain
@@ -129,6 +138,7 @@ class Scheduler:
         self._rounds = rounds
         self._settings = settings or SchedulerSettings()
         self._has_bond = has_bond
+        self._performance = performance or Performance()
         self._domain = typed_data.Domain(chain.chain_id, chain.market)
         self._caches = _Caches()
         self._ttl_ms = self._settings.node_facts_ttl_ms
@@ -182,6 +192,7 @@ class Scheduler:
                 )
             except IllegalTransition:
                 continue
+            self._performance.missed(stored.assignment.node)
             self._metrics.count("headrace_assignments_total", outcome=Cause.LEASE_EXPIRED)
             log.warning("lease_expired", requestId=stored.request_id, node=stored.assignment.node)
 
@@ -199,7 +210,7 @@ class Scheduler:
             return None
         round_ = await self._store.open_round(self._clock.now_ms(), self._first_round)
         inputs = await self._inputs(round_, anchor, waiting, tried_of)
-        plan = plan_cycle(inputs)
+        plan = await _planned(inputs)
         if not any(_is_news(planned.decision, last) for planned in plan.decisions):
             return None
         try:
@@ -217,7 +228,7 @@ class Scheduler:
         """What the next cycle of a round decides on."""
         requests = await self._waiting_requests(waiting, tried_of, round_.round)
         nodes, gas = await self._node_views(), await self._gas_quote(anchor)
-        lane_streak = await self._store.lane_streak()
+        carried = await self._store.carried()
         return CycleInputs(
             chain_id=self._chain.chain_id,
             market=self._chain.market,
@@ -229,9 +240,13 @@ class Scheduler:
             gas=gas,
             terms=self._terms,
             policy=self._policy,
-            lane_streak=lane_streak,
+            lane_streak=carried.lane_streak,
             requests=requests,
             nodes=nodes,
+            lane_lag=carried.lane_lag,
+            floor_work=carried.floor_work,
+            accounts=carried.accounts,
+            median_fee_wei=await self._median_fee_wei(),
         )
 
     async def _leave_round_of_another_policy(self) -> None:
@@ -388,6 +403,7 @@ class Scheduler:
     ) -> WaitingRequest:
         request = stored.request
         model = self._models.get(request.model_id)
+        complexity_milli = model.complexity_milli if model else 1_000
         return WaitingRequest(
             request_id=stored.request_id,
             model_id=request.model_id,
@@ -416,6 +432,9 @@ class Scheduler:
             answer_bytes=required_answer_bytes(request),
             verifier=request.verifier,
             verifier_gas=counted_verifier_gas(request.verifier, self._chain.attested_key_verifier, self._terms),
+            requester=request.requester,
+            work=expected_work(request.prompt_bytes, request.max_output_tokens, complexity_milli),
+            complexity_milli=complexity_milli,
         )
 
     def _excluded(self, tried: Sequence[StoredAssignment], round_: int) -> set[Address]:
@@ -432,7 +451,7 @@ class Scheduler:
         views = []
         for linked, known in await self._known_nodes():
             if known.facts.is_active and int(known.facts.payee, 16):
-                views.append(_node_view(linked, known, assigned.get(linked.node, 0)))
+                views.append(_node_view(linked, known, assigned.get(linked.node, Running(0, 0)), self._performance))
         return tuple(sorted(views, key=lambda view: view.node))
 
     async def _known_nodes(self) -> list[tuple[LinkedNode, _KnownNode]]:
@@ -464,6 +483,15 @@ class Scheduler:
             log.info("node_facts_not_refreshed", error=str(exc))
         self._refreshing = None
 
+    async def _median_fee_wei(self) -> int:
+        """Of the priority fees of the requests that were fulfilled last, which is looked up now and then."""
+        now_ms = self._clock.now_ms()
+        if now_ms - self._caches.fees_at_ms > FEES_TTL_MS:
+            fees = await self._store.fulfilled_fees(LAST_FEES)
+            self._caches.median_fee_wei = median_low(fees) if fees else 0
+            self._caches.fees_at_ms = now_ms
+        return self._caches.median_fee_wei
+
     async def _gas_quote(self, anchor: BlockRef) -> GasQuote:
         """What the block after the anchor asks for, which is asked once."""
         if self._caches.gas is None or self._caches.gas[0] != anchor.hash:
@@ -471,15 +499,24 @@ class Scheduler:
         return self._caches.gas[1]
 
 
-def _node_view(linked: LinkedNode, known: _KnownNode, assigned: int) -> NodeView:
-    beat = linked.heartbeat
+def _node_view(linked: LinkedNode, known: _KnownNode, running: Running, performance: Performance) -> NodeView:
+    beat, node = linked.heartbeat, linked.node
+    answered, missed = performance.tally(node)
     return NodeView(
-        node=linked.node,
+        node=node,
         owner=known.facts.owner,
-        offers=tuple(offer for offer in known.offers if offer.model_id in beat.models),
+        offers=tuple(
+            replace(
+                offer,
+                is_warm=offer.model_id in beat.warm_models,
+                us_per_token=performance.us_per_token(node, offer.model_id),
+            )
+            for offer in known.offers
+            if offer.model_id in beat.models
+        ),
         free_memory_mb=beat.free_memory_mb,
         # Its own word is as old as its heartbeat; what was assigned since counts as well.
-        in_flight=max(beat.in_flight, assigned),
+        in_flight=max(beat.in_flight, running.count),
         max_in_flight=beat.max_in_flight,
         avg_latency_ms=beat.avg_latency_ms,
         settled_count=known.facts.settled_count,
@@ -488,7 +525,18 @@ def _node_view(linked: LinkedNode, known: _KnownNode, assigned: int) -> NodeView
         heartbeat=canonical_json(to_json(beat)).decode(),
         heartbeat_signature="0x" + linked.signature.hex(),
         verifiers=beat.verifiers,
+        stake_wei=known.facts.stake_wei,
+        exposure_wei=running.rewards_wei,
+        answered=answered,
+        missed=missed,
     )
+
+
+async def _planned(inputs: CycleInputs) -> CyclePlan:
+    """The plan of a cycle. One over many requests takes long enough for the other loops to miss the processor."""
+    if len(inputs.requests) < MANY_REQUESTS:
+        return plan_cycle(inputs)
+    return await asyncio.to_thread(plan_cycle, inputs)
 
 
 def _fixes_its_answer(prompt: bytes) -> bool:

@@ -23,6 +23,7 @@ from eth_utils.crypto import keccak
 from headrace.core import typed_data
 from headrace.core.canonical import content_hash
 from headrace.core.envelope import hash_payload, quorum_salt, seal
+from headrace.core.fairness import Account
 from headrace.core.fees import charged_gas, charged_gas_price_wei, payout
 from headrace.core.merkle import leaf_of, proof_of, root_of, sort_decisions
 from headrace.core.requests import pack, request_id
@@ -69,6 +70,8 @@ FOLDER = Path(__file__).parent
 CHAIN_ID = 31337
 NOW_S = 1_800_000_000
 GWEI, ETHER = 10**9, 10**18
+
+BALANCED = Policy(name="balanced", lanes="shared")
 
 
 def hash_of(text: str) -> Hash32:
@@ -651,8 +654,54 @@ def snapshots() -> list[Entry]:
             ),
         ),
         snapshot_entry("quorums, new and listed again", quorums()),
-        snapshot_entry("drawn", cycle_inputs(many, [random_node(rng, key) for key in nodes], lane_streak=19)),
+        snapshot_entry("drawn", cycle_inputs(many, drawn := [random_node(rng, key) for key in nodes], lane_streak=19)),
+        snapshot_entry("quorums, balanced", replace(quorums(), policy=BALANCED)),
+        snapshot_entry("reasons of balanced", reasons_of_balanced()),
+        snapshot_entry("drawn, balanced", balanced(many, drawn)),
     ]
+
+
+def reasons_of_balanced() -> CycleInputs:
+    """One request for each reason that only policy `balanced` gives."""
+    node = [address_of(f"balanced node {i}") for i in range(3)]
+    models = ["explored", "slow", "poor"]
+    waiting = [waiting_request(hash_of(f"balanced {name}"), model_id=hash_of(name), model_name=name) for name in models]
+    views = [
+        node_view(node[0], offers=(offer("explored"),), settled_count=0),
+        node_view(node[1], offers=(offer("slow"),), avg_latency_ms=700_000),
+        node_view(node[2], offers=(offer("poor"),), stake_wei=10**18, exposure_wei=10**18),
+    ]
+    return cycle_inputs(waiting, views, policy=replace(BALANCED, exploration_milli=1_000))
+
+
+def balanced(requests_: Sequence[WaitingRequest], nodes: Sequence[NodeView]) -> CycleInputs:
+    """Few requesters of many requests, some with accounts; nodes that were seen at work, and some that are new."""
+    rng = Random("balanced")
+    requesters = sorted(address_of(f"requester {i}") for i in range(4))
+    asked = [
+        replace(each, requester=rng.choice(requesters), work=rng.randrange(1, 2_000), complexity_milli=1_000)
+        for each in requests_
+    ]
+    seen = [
+        replace(
+            each,
+            answered=rng.randrange(100),
+            missed=rng.randrange(5),
+            offers=tuple(
+                replace(of, us_per_token=rng.randrange(60_000), is_warm=rng.random() < 0.7) for of in each.offers
+            ),
+        )
+        for each in nodes
+    ]
+    return cycle_inputs(
+        asked,
+        seen,
+        policy=BALANCED,
+        lane_lag=-700,
+        floor_work=500,
+        accounts=tuple(Account(requester, 501 + 100 * i) for i, requester in enumerate(requesters[:2])),
+        median_fee_wei=10**16,
+    )
 
 
 def every_reason() -> CycleInputs:
@@ -1139,7 +1188,7 @@ def terms_entry(terms: MarketTerms) -> Entry:
 
 
 def plan_entry(plan: CyclePlan) -> Entry:
-    return {"decisions": [_planned_entry(planned) for planned in plan.decisions], "lane_streak": plan.lane_streak}
+    return {"decisions": [_planned_entry(planned) for planned in plan.decisions], **to_json(plan.carried)}
 
 
 def _planned_entry(planned: PlannedDecision) -> Entry:

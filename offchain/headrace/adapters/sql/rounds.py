@@ -18,6 +18,7 @@ from headrace.adapters.sql.part import StorePart
 from headrace.adapters.sql.rows import (
     Row,
     assignment_of,
+    carried_of,
     cycle_of,
     decision_of,
     json_of_record,
@@ -28,12 +29,13 @@ from headrace.adapters.sql.rows import (
     rows_of_plan,
 )
 from headrace.adapters.sql.tables import assignments as assignment_table
-from headrace.adapters.sql.tables import cycles, decisions, rounds, snapshots
+from headrace.adapters.sql.tables import cycles, decisions, requests, rounds, snapshots
 from headrace.adapters.sql.tables import leaves as leaf_table
+from headrace.core.cycle import Carried
 from headrace.core.errors import IllegalTransition, NotFound
 from headrace.core.lifecycle import Cause, RequestState, can_move
 from headrace.core.types import ZERO_HASH, Address, Decision, Hash32, RoundRecord
-from headrace.ports import StoredAssignment, StoredCycle, StoredRound
+from headrace.ports import Running, StoredAssignment, StoredCycle, StoredRound
 
 _RUNNING = ("open", "accepted")
 _ENDS = {
@@ -202,10 +204,18 @@ class RoundStore(StorePart):
                 found.update({row["request_id"]: decision_of(row) for row in rows.mappings()})
         return found
 
-    async def lane_streak(self) -> int:
-        query = select(cycles.c.lane_streak).order_by(cycles.c.round.desc(), cycles.c.cycle.desc()).limit(1)
+    async def carried(self) -> Carried:
+        query = select(cycles).order_by(cycles.c.round.desc(), cycles.c.cycle.desc()).limit(1)
         async with self._database.read() as connection:
-            return (await connection.execute(query)).scalar() or 0
+            row = (await connection.execute(query)).mappings().first()
+        return carried_of(row) if row else Carried()
+
+    async def fulfilled_fees(self, limit: int) -> list[int]:
+        columns = (requests.c.priority_fee_wei, requests.c.priority_fee_added_wei)
+        query = select(*columns).where(requests.c.state == RequestState.FULFILLED)
+        query = query.order_by(requests.c.included_at_s.desc()).limit(limit)
+        async with self._database.read() as connection:
+            return [fee + added for fee, added in (await connection.execute(query)).all()]
 
     async def assignments(self, request_id: Hash32) -> list[StoredAssignment]:
         return await self._tried(request_id)
@@ -240,11 +250,13 @@ class RoundStore(StorePart):
     async def assignments_due(self, before_s: int) -> list[StoredAssignment]:
         return await self._assignments(_RUNNING_QUERY.where(assignment_table.c.deadline_s <= before_s))
 
-    async def running_by_node(self) -> dict[Address, int]:
-        query = select(assignment_table.c.node, func.count()).where(assignment_table.c.state.in_(_RUNNING))
+    async def running_by_node(self) -> dict[Address, Running]:
+        query = select(assignment_table.c.node, assignment_table.c.reward_wei)
+        rewards: defaultdict[Address, list[int]] = defaultdict(list)
         async with self._database.read() as connection:
-            rows = (await connection.execute(query.group_by(assignment_table.c.node))).all()
-        return dict(rows)
+            for node, reward_wei in await connection.execute(query.where(assignment_table.c.state.in_(_RUNNING))):
+                rewards[node].append(reward_wei)
+        return {node: Running(len(of_it), sum(of_it)) for node, of_it in rewards.items()}
 
     async def end_assignment(
         self,

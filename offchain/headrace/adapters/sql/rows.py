@@ -10,10 +10,11 @@ from typing import Any
 
 from sqlalchemy import RowMapping
 
+from headrace.core.cycle import Anchor, Carried, CyclePlan, PlannedDecision
 from headrace.core.events import BlockRef, ChainEvent
+from headrace.core.fairness import Account
 from headrace.core.lifecycle import RequestState
 from headrace.core.postings import PostingState
-from headrace.core.scheduling import Anchor, CyclePlan, PlannedDecision
 from headrace.core.types import Assignment, Decision, DecisionKind, Lane, Mode, Reason, Request, Result, RoundRecord
 from headrace.ports import (
     Call,
@@ -175,8 +176,24 @@ def cycle_of(row: Row, planned: Sequence[Row]) -> StoredCycle:
         snapshot_hash=row["snapshot_hash"],
         anchor=Anchor(row["anchor_block"], row["anchor_hash"], row["anchor_timestamp_s"]),
         planned_at_ms=row["planned_at_ms"],
-        plan=CyclePlan(tuple(_planned_of(each) for each in planned), row["lane_streak"]),
+        plan=_plan_of(carried_of(row), planned),
     )
+
+
+def _plan_of(carried: Carried, planned: Sequence[Row]) -> CyclePlan:
+    return CyclePlan(
+        decisions=tuple(_planned_of(each) for each in planned),
+        lane_streak=carried.lane_streak,
+        lane_lag=carried.lane_lag,
+        floor_work=carried.floor_work,
+        accounts=carried.accounts,
+    )
+
+
+def carried_of(row: Row) -> Carried:
+    """What a cycle left to the next."""
+    accounts = tuple(Account(requester, served_work) for requester, served_work in row["accounts"])
+    return Carried(row["lane_streak"], row["lane_lag"], row["floor_work"], accounts)
 
 
 def row_of_cycle(cycle: StoredCycle) -> dict[str, Any]:
@@ -189,6 +206,9 @@ def row_of_cycle(cycle: StoredCycle) -> dict[str, Any]:
         "anchor_timestamp_s": cycle.anchor.timestamp_s,
         "planned_at_ms": cycle.planned_at_ms,
         "lane_streak": cycle.plan.lane_streak,
+        "lane_lag": cycle.plan.lane_lag,
+        "floor_work": cycle.plan.floor_work,
+        "accounts": [[account.requester, account.served_work] for account in cycle.plan.accounts],
     }
 
 

@@ -182,6 +182,9 @@ cycles = Table(
     _number("anchor_timestamp_s"),
     _number("planned_at_ms"),
     _number("lane_streak"),
+    _number("lane_lag"),
+    _number("floor_work"),
+    Column("accounts", JSON, nullable=False),
     ForeignKeyConstraint(["round"], ["rounds.round"]),
 )
 

@@ -12,8 +12,8 @@ from headrace.api.dependencies import AddressPath, Context, Facts
 from headrace.api.documenting import errors
 from headrace.api.routing import GuardedRoute
 from headrace.api.views import facts_view, heartbeat_view, offer_view
+from headrace.core.cycle import Offer
 from headrace.core.errors import NotFound, Unavailable
-from headrace.core.scheduling import Offer
 from headrace.core.tasks import LinkedNode
 from headrace.core.types import ZERO_ADDRESS, Address
 from headrace.ports import NodeFacts
