@@ -78,9 +78,6 @@ test-python: setup ## the tests of the Python package
 	@echo '── Python tests (pytest)'
 	@$(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
-test-pair: setup ## a leader that is killed or hangs, and its standby, with nothing else running
-	@PAIR=1 $(PYTEST) -q tests/e2e/test_pair.py $(ARGS)
-
 test-fast: setup ## the pure core only, in seconds
 	@$(PYTEST) -q tests/core $(ARGS)
 

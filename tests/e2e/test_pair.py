@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -37,12 +36,6 @@ def require_good_books(stack: Stack) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-# Beside other stacks on two cores these two have failed now and then, for a reason that is still to be found: every
-# request was fulfilled, once. `make test-pair` runs them.
-alone = pytest.mark.skipif("PAIR" not in os.environ, reason="make test-pair runs it")
-
-
-@alone
 async def test_pair__leader_is_killed_under_traffic__standby_takes_over_and_nothing_is_lost_or_paid_twice(
     stack: Stack,
 ) -> None:
@@ -63,7 +56,6 @@ async def test_pair__leader_is_killed_under_traffic__standby_takes_over_and_noth
     require_good_books(stack)
 
 
-@alone
 async def test_pair__leader_hangs_and_comes_back__steps_down_and_nothing_is_paid_twice(stack: Stack) -> None:
     stack.start_standby()
     async with traffic(stack) as requests:
