@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.core.cycle import Anchor, Carried, CyclePlan, Offer
+from headrace.core.cycle import Anchor, Carried, CyclePlan, Offer, Policy
 from headrace.core.events import BlockRef, ChainEvent
 from headrace.core.faults import Fault, FaultTerms, FoundFault, SignedAccept, SignedAssignment
 from headrace.core.lease import Lease
@@ -790,6 +790,14 @@ class Store(Protocol):
 
     async def last_decisions(self, request_ids: Sequence[Hash32]) -> dict[Hash32, Decision]:
         """The newest decision on each of these."""
+        ...
+
+    async def adopted_policy(self, configured_hash: Hash32) -> Policy | None:
+        """What was adopted last, if it was over a policy of this hash."""
+        ...
+
+    async def adopt_policy(self, configured_hash: Hash32, policy: Policy, at_ms: int) -> None:
+        """Keep a policy that counts in place of the settings', whose hash is given."""
         ...
 
     async def carried(self) -> Carried:

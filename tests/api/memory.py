@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from headrace.core.cycle import Policy
 from headrace.core.envelope import hash_payload
 from headrace.core.events import BlockRef
 from headrace.core.lifecycle import RequestState
@@ -43,7 +44,14 @@ class MemoryStore:
         self.snapshots: dict[Hash32, bytes] = {}
         self.intents: dict[Hash32, StoredIntent] = {}
         self.all_postings: dict[Hash32, StoredPosting] = {}
+        self.adopted: tuple[Hash32, Policy] | None = None
         self.failure: Exception | None = None
+
+    async def adopted_policy(self, configured_hash: Hash32) -> Policy | None:
+        return self.adopted[1] if self.adopted and self.adopted[0] == configured_hash else None
+
+    async def adopt_policy(self, configured_hash: Hash32, policy: Policy, at_ms: int) -> None:
+        self.adopted = configured_hash, policy
 
     async def last_block(self) -> BlockRef | None:
         if self.failure:

@@ -22,6 +22,7 @@ from headrace.core.tasks import Heartbeat, LinkedNode
 from headrace.core.types import Address, Assignment, Hash32, Price, Request, Result
 from headrace.ports import ModelFacts, NodeFacts, StoredAssignment, StoredRequest, StoredResult
 from headrace.services.intake import Intake
+from headrace.services.policies import Policies
 from tests.api.memory import FakeLink, MemoryStore
 from tests.fakes import (
     MARKET,
@@ -178,7 +179,7 @@ async def make_relayer() -> AsyncIterator[Relayer]:
         link=link,  # type: ignore[arg-type]
         clock=clock,
         signer=RELAYER_SIGNER,
-        policy=Policy(realtime_fee_floor_wei=10**12),
+        policies=Policies(store, clock, Policy(realtime_fee_floor_wei=10**12)),  # type: ignore[arg-type]
         confirmations=1,
         contracts=Contracts(REGISTRY),
         metrics_text=lambda: "headrace_up 1\n",

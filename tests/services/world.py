@@ -15,7 +15,7 @@ from headrace.core.envelope import hash_payload, seal
 from headrace.core.errors import Unavailable
 from headrace.core.guard import GuardPolicy
 from headrace.core.scheduling import CyclePlan, Offer, Policy
-from headrace.core.snapshot import policy_hash, to_json
+from headrace.core.snapshot import to_json
 from headrace.core.tasks import Accept, Delivery, Heartbeat, LinkedNode, Refusal, RefusalReason, Task
 from headrace.core.types import Address, Hash32, Price, Request, Result
 from headrace.ports import ModelFacts, NodeFacts
@@ -193,9 +193,8 @@ class World:
         )
 
     def adopt(self, policy: Policy) -> None:
-        """Restart the scheduler under another policy, as an operator does."""
-        scheduler = self.scheduler
-        scheduler._policy, scheduler._policy_hash = policy, policy_hash(policy)
+        """Have the scheduler follow another policy, as an operator does."""
+        self.scheduler.use(policy)
 
     def guard(self, policy: GuardPolicy) -> None:
         """Have the sender sign what another policy allows."""

@@ -16,7 +16,7 @@ from headrace.api.documenting import describe
 from headrace.api.errors import add_error_handlers
 from headrace.api.limits import BodyLimit, SecurityHeaders
 from headrace.api.rates import Rates
-from headrace.api.routes import health, network, nodes, payloads, postings, requests, rounds
+from headrace.api.routes import health, network, nodes, payloads, policy, postings, requests, rounds
 
 DESCRIPTION = """\
 A relayer's control API: draft requests, follow them, read answers, and audit what was decided.
@@ -50,7 +50,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.rates = Rates(context.rates, context.clock, context.metrics)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]
     add_error_handlers(app)
-    for module in (network, requests, postings, payloads, nodes, rounds):
+    for module in (network, requests, postings, payloads, nodes, rounds, policy):
         router: APIRouter = module.router
         app.include_router(router)
     app.include_router(health.router)

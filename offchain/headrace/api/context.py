@@ -15,6 +15,7 @@ from headrace.core.errors import ChainUnavailable
 from headrace.core.types import Address, Hash32
 from headrace.ports import Chain, Clock, Metrics, NodeLink, Signer, Store
 from headrace.services.intake import Intake
+from headrace.services.policies import Policies
 
 _T = TypeVar("_T")
 
@@ -75,7 +76,7 @@ class ApiContext:
         link: the nodes that are linked.
         clock: the time.
         signer: the relayer's key, for releases only.
-        policy: the scheduling policy, for prices that it will accept.
+        policies: the scheduling policy, and changes of it.
         confirmations: blocks until a request is eligible and a settlement final.
         contracts: addresses that the Chain port does not tell.
         link_url: where nodes open their links, as a node on another machine sees it; empty = not published.
@@ -97,7 +98,7 @@ class ApiContext:
     link: NodeLink
     clock: Clock
     signer: Signer
-    policy: Policy
+    policies: Policies
     confirmations: int
     contracts: Contracts
     link_url: str = ""
@@ -112,6 +113,11 @@ class ApiContext:
     limits: ApiLimits = field(default_factory=ApiLimits)
     rates: RateLimits = field(default_factory=RateLimits)
     operator: OperatorDoor = field(default_factory=OperatorDoor)
+
+    @property
+    def policy(self) -> Policy:
+        """The scheduling policy in force."""
+        return self.policies.current
 
     @property
     def relayer(self) -> Address:

@@ -105,6 +105,29 @@ class PolicyView(Resource):
     max_assignments: int
 
 
+class WholePolicy(Resource):
+    """The scheduling policy, as snapshots have it, and its hash."""
+
+    policy_hash: HashText
+    policy: dict[str, int | str] = Field(description="Each number by its name; amounts in wei are decimal text.")
+
+
+class PolicyChange(Resource):
+    """Numbers of the policy that are to change. The others stay."""
+
+    realtime_capacity: int | None = Field(default=None, ge=1, le=100_000)
+    bulk_capacity: int | None = Field(default=None, ge=1, le=100_000)
+    realtime_fee_floor_wei: WeiText | None = None
+    realtime_max_wait_ms: int | None = Field(default=None, ge=1, le=86_400_000)
+    bulk_max_wait_ms: int | None = Field(default=None, ge=1, le=86_400_000)
+    fee_weight_milli: int | None = Field(default=None, ge=0, le=1_000)
+    wait_weight_milli: int | None = Field(default=None, ge=0, le=1_000)
+    deadline_weight_milli: int | None = Field(default=None, ge=0, le=1_000)
+    least_delay_wei_per_s: WeiText | None = None
+    miss_delay_ms: int | None = Field(default=None, ge=0, le=3_600_000)
+    exploration_milli: int | None = Field(default=None, ge=0, le=1_000)
+
+
 class LimitsView(Resource):
     """What this relayer takes."""
 

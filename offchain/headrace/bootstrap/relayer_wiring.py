@@ -32,6 +32,7 @@ from headrace.services.indexer import Indexer, IndexerSettings
 from headrace.services.intake import Intake, IntakeSettings
 from headrace.services.keeper import Keeper, KeeperSettings
 from headrace.services.lanes import Lane
+from headrace.services.policies import Policies
 from headrace.services.poster import Poster, PosterSettings
 from headrace.services.prover import Prover, ProverSettings, RelayersProofs
 from headrace.services.pushing import PushSettings
@@ -87,7 +88,7 @@ class _Shared:
     """What several loops of one relayer share."""
 
     terms: MarketTerms
-    policy: Policy
+    policies: Policies
     link: LinkServer
     sender: Sender
     bonding: Bonding
@@ -150,7 +151,9 @@ async def wire_relayer(given: Given, door: socket.socket) -> Relayer:
 
 async def _share(given: Given, door: socket.socket) -> _Shared:
     chain, signer, section = given.chain, given.signer, given.relayer
-    policy, schedule = section.policy.policy(), Wake()
+    policies, schedule = Policies(given.store, SystemClock(), section.policy.policy()), Wake()
+    await policies.load()
+    policy = policies.current
     link = LinkServer(
         signer.address,
         Domain(chain.chain_id, chain.market),
@@ -164,7 +167,7 @@ async def _share(given: Given, door: socket.socket) -> _Shared:
     await bonding.step()
     return _Shared(
         terms=await chain.market_terms(),
-        policy=policy,
+        policies=policies,
         link=link,
         sender=given.sender(given.payer, by_submitter=given.submitter is not None),
         bonding=bonding,
@@ -181,7 +184,7 @@ async def _scheduler(given: Given, shared: _Shared) -> Scheduler:
     names = {model.model_id: model.name for model in models}
     domain = Domain(chain.chain_id, chain.market)
     dispatcher = Dispatcher(store, shared.link, clock, given.metrics, domain, names, shared.schedule.ring)
-    return Scheduler(
+    scheduler = Scheduler(
         chain,
         store,
         shared.link,
@@ -191,7 +194,7 @@ async def _scheduler(given: Given, shared: _Shared) -> Scheduler:
         given.metrics,
         shared.terms,
         models,
-        shared.policy,
+        shared.policies.current,
         await chain.next_round(given.signer.address),
         shared.rounds,
         SchedulerSettings(lease_ms=given.relayer.lease_ms),
@@ -199,6 +202,8 @@ async def _scheduler(given: Given, shared: _Shared) -> Scheduler:
         has_bond=lambda: shared.bonding.holds() and shared.recovery.may_assign(),
         performance=shared.performance,
     )
+    shared.policies.tell(scheduler.use)
+    return scheduler
 
 
 def _aggregator(given: Given, shared: _Shared, settler: Settler) -> Aggregator:
@@ -322,7 +327,7 @@ def _api_context(
         link=shared.link,
         clock=SystemClock(),
         signer=given.signer,
-        policy=shared.policy,
+        policies=shared.policies,
         confirmations=given.settings.chain.confirmations,
         contracts=Contracts(model_registry=chain.deployment.address_of("ModelRegistry")),
         link_url=section.public_link_url or f"ws://{section.link_host}:{section.link_port}/link",

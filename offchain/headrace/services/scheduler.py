@@ -174,6 +174,11 @@ class Scheduler:
             self._refreshing = group.create_task(self._refresh(), name="refresh nodes")
         return plan
 
+    def use(self, policy: Policy) -> None:
+        """Decide by another policy from the next cycle on."""
+        self._policy, self._policy_hash = policy, policy_hash(policy)
+        self.wake.ring()
+
     async def hold(self, request_id: Hash32, until_ms: int) -> bool:
         """Keep a request from being assigned until a time, so that the relayer can sign a release of it.
 

@@ -10,6 +10,7 @@ from headrace.adapters.sql.fence import Fence
 from headrace.adapters.sql.intents import IntentStore
 from headrace.adapters.sql.leases import SqlLease
 from headrace.adapters.sql.payloads import PayloadStore
+from headrace.adapters.sql.policies import PolicyStore
 from headrace.adapters.sql.postings import PostingStore
 from headrace.adapters.sql.recovery import RecoveryStore
 from headrace.adapters.sql.requests import RequestStore
@@ -27,6 +28,7 @@ class SqlStore(
     IntentStore,
     DeadLetterStore,
     FaultStore,
+    PolicyStore,
     PostingStore,
     SqlLease,
     RecoveryStore,

@@ -249,6 +249,15 @@ assignments = Table(
     Index(None, "state"),
 )
 
+policies = Table(
+    "policies",
+    metadata,
+    _serial("entry_id"),
+    _hash("configured_hash"),
+    Column("policy", JSON, nullable=False),
+    _number("adopted_at_ms"),
+)
+
 payloads = Table(
     "payloads",
     metadata,
