@@ -13,8 +13,8 @@ export SOLCX_BINARY_PATH := $(CURDIR)/scripts/_solc
 
 # More arguments for the test runners, such as ARGS='-k settle'.
 ARGS ?=
-# Of the Python tests. The tests of running processes wait for more than half of their time.
-WORKERS ?= 5
+# Of the Python tests. The tests of running processes wait half of their time, so one more than two cores.
+WORKERS ?= 3
 # Ape's pytest plugin costs three seconds a start: only the contract tests, which `ape test` runs, load it.
 PYTEST := pytest -p no:ape_test
 # forge keeps a cache of signatures in its home.

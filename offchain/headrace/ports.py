@@ -700,6 +700,12 @@ class Store(Protocol):
         """Oldest first."""
         ...
 
+    async def waiting_at_head(self, limit: int, confirmations: int) -> tuple[BlockRef, list[StoredRequest]] | None:
+        """The last block and what is eligible at it, oldest first, of one moment. None as long as there is no block, or
+        requests that it confirms are still to be made eligible: a cycle that leaves them out would leave them out for
+        all to see."""
+        ...
+
     async def expirable(self, before_s: int, limit: int) -> list[StoredRequest]:
         """Requests of this relayer, or of anyone, that are on the chain, not closed, and whose effective deadline is
         before `before_s`."""

@@ -32,6 +32,7 @@ async def test_openapi__resource_names__are_the_frozen_ones(relayer: Relayer) ->
     assert paths == {
         "/v1/network",
         "/v1/models",
+        "/v1/policy",
         "/v1/requests/draft",
         "/v1/requests",
         "/v1/requests/{request_id}",
@@ -97,6 +98,7 @@ async def test_openapi__what_needs_a_signature_or_the_token__says_so(relayer: Re
         "GET /v1/payloads/{payload_hash}": ["SignedAccess"],
         "GET /readyz": ["OperatorToken"],
         "GET /metrics": ["OperatorToken"],
+        "PATCH /v1/policy": ["OperatorToken"],
     }
     for path, methods in whole["paths"].items():
         for method, operation in methods.items():

@@ -211,7 +211,7 @@ async def _wire(
         Policy(name="balanced", lanes="shared"),
         await chain.next_round(signer.address),
         rounds,
-        SchedulerSettings(),
+        SchedulerSettings(confirmations=0),
     )
     settler = Settler(chain, store, link, sender, clock, signer, metrics, terms, batching, rounds, scheduler.wake.ring)
     aggregator = Aggregator(chain, store, clock, metrics, terms, scheduler.wake.ring, settler.wake.ring)

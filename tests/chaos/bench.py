@@ -316,7 +316,7 @@ class Bench:
             Policy(),
             await over.next_round(signer.address),
             rounds,
-            SchedulerSettings(lease_ms=60_000),
+            SchedulerSettings(lease_ms=60_000, confirmations=self.indexer_settings.confirmations),
             has_bond=may_assign,
         )
         settler = Settler(

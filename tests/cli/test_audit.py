@@ -20,7 +20,7 @@ AUDIT = ("audit", "--relayer", RELAYER)
 def put(desk: Desk, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The API serves a world's rounds, and the chain is its chain."""
     fill(desk.relayer.store, world)
-    for name in ("events", "head", "block"):
+    for name in ("events", "head", "block", "models"):
         monkeypatch.setattr(desk.relayer.chain, name, getattr(world.chain, name))
 
 

@@ -299,3 +299,20 @@ async def test_hold__shorter_than_one_before__does_not_take_it_back() -> None:
         stored = await world.store.request(id_)
         assert stored is not None
         assert stored.released_until_s * 1000 == now_ms + 60_000
+
+
+async def test_cycle__block_is_stored_and_its_requests_are_not_eligible_yet__waits_for_them() -> None:
+    """Its snapshot would name the block, and leave out what an audit finds eligible at it."""
+    async with a_world() as world:
+        (early,) = await world.post(world.request(salt=1))
+        late = world.request(salt=3)
+        world.chain.mine(world.chain.requested(late))
+        await world.store.add_blocks(
+            [world.chain.all_blocks()[-1]], world.chain.all_events()[-1:], world.signer.address
+        )
+        assert await world.cycle() is None
+        await world.store.confirm_up_to(world.chain.all_blocks()[-1].number, world.clock.now_ms())
+        plan = await world.cycle()
+        assert plan is not None
+        decided = {planned.decision.request_id for planned in plan.decisions}
+        assert {early, world.chain.id_of(late)} <= decided

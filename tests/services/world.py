@@ -292,7 +292,7 @@ def _wire(
     guard = GuardPolicy({MARKET: AnySelector(), SCHEDULE_LOG: AnySelector()}, 10**12)
     sender = Sender(chain, store, clock, signer, metrics, guard)
     dispatcher = Dispatcher(store, link, clock, metrics, domain, {MODEL_ID: "gpt-2"}, lambda: None)
-    settings = SchedulerSettings(lease_ms=LEASE_MS)
+    settings = SchedulerSettings(lease_ms=LEASE_MS, confirmations=0)
     wake = Wake()
     bonding = Bonding(chain, metrics, signer.address, wake.ring)
     scheduler = Scheduler(

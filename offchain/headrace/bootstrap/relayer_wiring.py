@@ -197,7 +197,7 @@ async def _scheduler(given: Given, shared: _Shared) -> Scheduler:
         shared.policies.current,
         await chain.next_round(given.signer.address),
         shared.rounds,
-        SchedulerSettings(lease_ms=given.relayer.lease_ms),
+        SchedulerSettings(lease_ms=given.relayer.lease_ms, confirmations=given.settings.chain.confirmations),
         shared.schedule,
         has_bond=lambda: shared.bonding.holds() and shared.recovery.may_assign(),
         performance=shared.performance,

@@ -67,12 +67,13 @@ BYTES_PER_TOKEN = 3  # of prompts, a low guess: memory is over- rather than unde
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """Waits of the scheduler, in milliseconds."""
+    """Waits of the scheduler in milliseconds, and the blocks after which requests are eligible."""
 
     min_gap_ms: int = 25
     idle_ms: int = 1_000
     lease_ms: int = 30_000
     node_facts_ttl_ms: int = 5_000
+    confirmations: int = 1
 
 
 @dataclass(slots=True)
@@ -203,11 +204,13 @@ class Scheduler:
 
     async def _cycle(self) -> CyclePlan | None:
         await self._leave_round_of_another_policy()
-        waiting = await self._store.eligible(MAX_WAITING)
+        found = await self._store.waiting_at_head(MAX_WAITING, self._settings.confirmations)
+        if found is None:
+            return None  # the indexer rings when it is done
+        anchor, waiting = found
         last = await self._store.last_decisions([request.request_id for request in waiting])
         waiting = [request for request in waiting if not _is_given_up(last.get(request.request_id))]
-        anchor = await self._store.last_block()
-        if not waiting or anchor is None:
+        if not waiting:
             return None
         tried_of = await self._store.assignments_of([stored.request_id for stored in waiting])
         await self._leave_round_to_list_again(waiting, tried_of)

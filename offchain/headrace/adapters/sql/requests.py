@@ -13,8 +13,10 @@ from headrace.adapters.sql.batched import Batched
 from headrace.adapters.sql.book import RequestBook
 from headrace.adapters.sql.database import chunks
 from headrace.adapters.sql.part import StorePart
-from headrace.adapters.sql.rows import request_of, result_of
+from headrace.adapters.sql.rows import block_of, request_of, result_of
 from headrace.adapters.sql.tables import assignments, requests, results, timeline
+from headrace.adapters.sql.tables import blocks as block_table
+from headrace.core.events import BlockRef
 from headrace.core.lifecycle import TERMINAL, Cause, RequestState
 from headrace.core.types import Address, Hash32
 from headrace.ports import StoredRequest, TimelineEntry
@@ -65,6 +67,23 @@ class RequestStore(StorePart):
             .limit(limit)
         )
         return await self._requests(query)
+
+    async def waiting_at_head(self, limit: int, confirmations: int) -> tuple[BlockRef, list[StoredRequest]] | None:
+        newest = select(block_table).order_by(block_table.c.number.desc()).limit(1)
+        waiting = select(requests).where(requests.c.state == RequestState.ELIGIBLE.value)
+        waiting = waiting.order_by(requests.c.included_at_s, requests.c.request_id).limit(limit)
+        async with self._database.read() as connection:
+            row = (await connection.execute(newest)).mappings().first()
+            if row is None:
+                return None
+            late = select(requests.c.request_id).where(
+                requests.c.state == RequestState.INCLUDED.value,
+                requests.c.servable.is_(True),
+                requests.c.block_number <= row["number"] - confirmations,
+            )
+            if (await connection.execute(late.limit(1))).first() is not None:
+                return None
+            return block_of(row), [request_of(each) for each in (await connection.execute(waiting)).mappings()]
 
     async def expirable(self, before_s: int, limit: int) -> list[StoredRequest]:
         query = (
