@@ -8,6 +8,8 @@ MAKEFLAGS += --no-print-directory
 
 # scripts/_bin before npm's wrapper of forge, which hides that forge failed.
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/scripts/_bin:$(CURDIR)/node_modules/.bin:$(PATH)
+# Hundreds of Python processes start in the tests: each would compile all that it imports, and pytest all tests.
+unexport PYTHONDONTWRITEBYTECODE
 # Where Ape looks for its compiler.
 export SOLCX_BINARY_PATH := $(CURDIR)/scripts/_solc
 
