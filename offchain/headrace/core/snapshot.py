@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import operator
 import re
-import types
 from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import orjson
@@ -28,6 +28,7 @@ _DECIMAL = re.compile("0|[1-9][0-9]{0,77}")  # 78 digits hold a uint256
 _T = TypeVar("_T")
 _Encoder: TypeAlias = Callable[[Any], dict[str, Json]]
 _ENCODERS: dict[type[Any], _Encoder] = {}
+_DECODERS: dict[type[Any], Callable[[Any], Any]] = {}
 
 
 def encode_snapshot(inputs: CycleInputs) -> bytes:
@@ -77,13 +78,72 @@ def from_json(kind: type[_T], value: Any) -> _T:
     Raises:
         InvalidInput: a field is missing, unknown or of another type.
     """
-    if not isinstance(value, dict):
-        raise InvalidInput(f"{kind.__name__} is not an object")
+    if kind not in _DECODERS:
+        _DECODERS[kind] = _make_decoder(kind)
+    return cast(_T, _DECODERS[kind](value))
+
+
+def _make_decoder(kind: type[Any]) -> Callable[[Any], Any]:
+    """What makes JSON into objects of a dataclass, by its hints, as `_make_encoder` the other way."""
     hints = get_type_hints(kind)
-    if set(value) != set(hints):
-        odd = ", ".join(sorted(set(value) ^ set(hints)))
-        raise InvalidInput(f"{kind.__name__} has missing or unknown fields: {odd}")
-    return kind(**{name: _decode(name, hint, value[name]) for name, hint in hints.items()})
+    fields = [(field.name, *_reader(field.name, hints[field.name])) for field in dataclasses.fields(kind)]
+    names = hints.keys()
+
+    def decode(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise InvalidInput(f"{kind.__name__} is not an object")
+        if value.keys() != names:
+            odd = ", ".join(sorted(value.keys() ^ names))
+            raise InvalidInput(f"{kind.__name__} has missing or unknown fields: {odd}")
+        arguments = []
+        for name, expected, read in fields:
+            found = value[name]
+            # Not isinstance: in JSON nothing is of a subclass, and to Python a truth value is a number.
+            if expected is not None and type(found) is not expected:
+                raise InvalidInput(f"{name} is {found!r}, not {expected.__name__}")
+            arguments.append(found if read is None else read(found))
+        return kind(*arguments)
+
+    return decode
+
+
+def _reader(name: str, hint: Any) -> tuple[type[Any] | None, Callable[[Any], Any] | None]:
+    """The type that a field's JSON must have (None = it is looked at later), and what turns it into the value."""
+    if dataclasses.is_dataclass(hint):
+        return None, partial(from_json, cast(type[Any], hint))
+    if get_origin(hint) is tuple:
+        expected, read = _reader(name, get_args(hint)[0])
+        return list, partial(_read_items, name, expected, read)
+    if isinstance(hint, type) and issubclass(hint, IntEnum):
+        return int, partial(_member, name, hint)
+    if hint is int and name.endswith("_wei"):
+        return str, partial(_wei, name)
+    if hint in (int, str, bool):
+        return hint, None
+    raise InvalidInput(f"{name} has a type that snapshots do not have: {hint}")  # pragma: no cover
+
+
+def _read_items(
+    name: str, expected: type[Any] | None, read: Callable[[Any], Any] | None, values: list[Any]
+) -> tuple[Any, ...]:
+    if expected is not None:
+        for value in values:
+            if type(value) is not expected:
+                raise InvalidInput(f"{name} is {value!r}, not {expected.__name__}")
+    return tuple(values) if read is None else tuple(map(read, values))
+
+
+def _wei(name: str, text: str) -> int:
+    if not _DECIMAL.fullmatch(text):
+        raise InvalidInput(f"{name} is {text!r}, not a decimal number of at most 78 digits")
+    return int(text)
+
+
+def _member(name: str, kind: type[IntEnum], value: int) -> IntEnum:
+    try:
+        return kind(value)
+    except ValueError as exc:
+        raise InvalidInput(f"{name} is {value}, which no {kind.__name__} is") from exc
 
 
 def _encoder_of(kind: type[Any]) -> _Encoder:
@@ -119,40 +179,3 @@ def _converter(name: str, hint: Any) -> Callable[[Any], Json] | None:
     if isinstance(hint, type) and issubclass(hint, IntEnum):
         return int
     return str if hint is int and name.endswith("_wei") else None
-
-
-def _decode(name: str, hint: Any, value: Any) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return from_json(cast(type[Any], hint), value)
-    if get_origin(hint) is tuple:
-        return _decode_tuple(name, hint, value)
-    if hint is bool or hint is str:
-        return _typed(name, hint, value)
-    if isinstance(hint, type) and issubclass(hint, IntEnum):
-        return _member(name, hint, _typed(name, int, value))
-    if hint is int and name.endswith("_wei"):
-        text = _typed(name, str, value)
-        if not _DECIMAL.fullmatch(text):
-            raise InvalidInput(f"{name} is {value!r}, not a decimal number of at most 78 digits")
-        return int(text)
-    if hint is int:
-        return _typed(name, int, value)
-    raise InvalidInput(f"{name} has a type that snapshots do not have: {hint}")  # pragma: no cover
-
-
-def _decode_tuple(name: str, hint: types.GenericAlias, value: Any) -> tuple[Any, ...]:
-    item = get_args(hint)[0]
-    return tuple(_decode(name, item, entry) for entry in _typed(name, list, value))
-
-
-def _member(name: str, kind: type[IntEnum], value: int) -> IntEnum:
-    try:
-        return kind(value)
-    except ValueError as exc:
-        raise InvalidInput(f"{name} is {value}, which no {kind.__name__} is") from exc
-
-
-def _typed(name: str, kind: type[_T], value: Any) -> _T:
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InvalidInput(f"{name} is {value!r}, not {kind.__name__}")
-    return value
