@@ -16,7 +16,7 @@ A quorum takes the cheapest free places of k different owners in its turn, as in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -77,7 +77,7 @@ class _Cycle:
         self._matching = Matching(free)
         self._accounts = Accounts(inputs.accounts, inputs.floor_work)
         self._reserved: Ints = np.zeros(len(inputs.nodes), dtype=np.int64)  # for quorums
-        scores = _scores_of(inputs).tolist()
+        scores = _scores_of(inputs, self._lane_of).tolist()
         self._score_by_id: dict[Hash32, int] = {
             request.request_id: score for request, score in zip(inputs.requests, scores, strict=True)
         }
@@ -327,7 +327,7 @@ def _competes(outcome: object) -> bool:
     return isinstance(outcome, Reason) and outcome in COMPETING
 
 
-def _scores_of(inputs: CycleInputs) -> Ints:
+def _scores_of(inputs: CycleInputs, lane_of: Callable[[WaitingRequest], Lane]) -> Ints:
     policy, requests = inputs.policy, inputs.requests
 
     def column(values: Iterable[int]) -> Ints:
@@ -336,7 +336,7 @@ def _scores_of(inputs: CycleInputs) -> Ints:
     return scores_e9(
         Weights(policy.fee_weight_milli, policy.wait_weight_milli, policy.deadline_weight_milli),
         inputs.median_fee_wei,
-        column(max(1, policy.max_wait_ms(request.lane) // 4) for request in requests),
+        column(max(1, policy.max_wait_ms(lane_of(request)) // 4) for request in requests),
         column(capped_fee_wei(request.priority_fee_wei) for request in requests),
         column(inputs.now_ms - request.included_at_s * 1000 for request in requests),
         column(request.deadline_s * 1000 - inputs.now_ms for request in requests),
