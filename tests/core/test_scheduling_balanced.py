@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.core.errors import InvalidInput
 from headrace.core.fairness import Account
 from headrace.core.fees import reward_wei
 from headrace.core.routing.candidates import Candidates
@@ -19,7 +21,9 @@ from headrace.core.routing.scorers import costs_wei
 from headrace.core.routing.table import NodeTable
 from headrace.core.scheduling import CycleInputs, CyclePlan, NodeView, Policy, WaitingRequest, plan_cycle
 from headrace.core.scheduling.rules import Rules, offer_of, reward_of
+from headrace.core.snapshot import decode_snapshot
 from headrace.core.types import ZERO_ADDRESS, DecisionKind, Lane, Reason
+from tests.core.protocol_vectors import read
 from tests.core.strategies import (
     NOW_MS,
     NOW_S,
@@ -30,6 +34,7 @@ from tests.core.strategies import (
     hash_number,
 )
 from tests.core.test_scheduling import cycle, node, offer, waiting
+from tests.core.test_snapshot import objects
 
 BALANCED = Policy(name="balanced", lanes="shared", exploration_milli=0)
 INPUTS = cycle_inputs(max_requests=10, policies=balanced_policies)
@@ -347,3 +352,30 @@ def test_overload__one_place_and_three_hundred_that_ask__is_decided() -> None:
     counts = Counter(each.decision.reason for each in plan.decisions)
     assert counts == {Reason.LOWEST_COST: 1, Reason.NODES_TAKEN: 199, Reason.LANE_FULL: 100}
     assert all(each.decision.node == ZERO_ADDRESS for each in plan.of_kind(DecisionKind.SKIPPED))
+
+
+# What a relayer may serve an auditor
+
+BIG = 2**53 - 1
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_plan__any_numbers_in_a_snapshot__are_planned_or_refused(data: st.DataObject) -> None:
+    """An audit reads what a relayer serves: whatever is in it must not end the audit, nor take it long."""
+    document = json.loads(next(entry["text"] for entry in read("snapshots") if entry["name"] == "drawn, balanced"))
+    for _ in range(data.draw(st.integers(1, 4))):
+        found = data.draw(st.sampled_from([entry for entry in objects(document["inputs"]) if entry]))
+        name = data.draw(st.sampled_from(sorted(found)))
+        if isinstance(found[name], bool | list | dict):
+            continue
+        if isinstance(found[name], int):
+            found[name] = data.draw(st.sampled_from([-BIG, -(2**40), -1, 0, 1, 2**31, 2**40, BIG]))
+        elif name.endswith("_wei"):
+            found[name] = str(data.draw(st.sampled_from([0, 1, 2**62, 2**63, 2**96, 10**77])))
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    try:
+        plan = plan_cycle(decode_snapshot(text))
+    except (InvalidInput, ArithmeticError):
+        return
+    assert {each.decision.kind for each in plan.decisions} <= set(DecisionKind)
