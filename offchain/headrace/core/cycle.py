@@ -113,7 +113,7 @@ class Offer:
     model_name: str
     price: Price
     is_warm: bool = True  # by its heartbeat
-    us_per_token: int = 0  # median from assignment to answer, by output tokens; 0 = none was seen yet
+    us_per_token: int = 0  # median from assignment to answer, by the tokens that were asked; 0 = few were seen
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,17 +23,18 @@ class Performance:
         self._outcomes: dict[Address, deque[bool]] = {}
         self._paces: dict[tuple[Address, Hash32], deque[int]] = {}
 
-    def answered(self, node: Address, model_id: Hash32, output_tokens: int, took_ms: int) -> None:
+    def answered(self, node: Address, model_id: Hash32, asked_tokens: int, took_ms: int) -> None:
         """A node answered.
 
         Args:
             node: which.
             model_id: of the request.
-            output_tokens: that the answer has.
+            asked_tokens: that the answer might have. How many it has is the node's word: one that says it wrote more
+                would look faster.
             took_ms: from the assignment to the answer.
         """
         self._note(node, has_answered=True)
-        pace = max(1, max(0, took_ms) * 1000 // max(1, output_tokens))
+        pace = max(1, max(0, took_ms) * 1000 // max(1, asked_tokens))
         self._paces.setdefault((node, model_id), deque(maxlen=LAST_PACES)).append(pace)
 
     def missed(self, node: Address) -> None:

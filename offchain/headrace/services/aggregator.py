@@ -171,7 +171,8 @@ class Aggregator:
             self._metrics.count("headrace_results_total")
             self._metrics.observe("headrace_compute_seconds", delivery.compute_ms / 1000)
             took_ms = now_ms - assignment.assigned_at_ms
-            self._performance.answered(delivery.node, request.request.model_id, delivery.output_tokens, took_ms)
+            asked = request.request
+            self._performance.answered(delivery.node, asked.model_id, asked.max_output_tokens, took_ms)
             log.info("result_verified", **detail)
         self._on_change()
         self._on_result()
