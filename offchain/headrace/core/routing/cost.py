@@ -4,9 +4,9 @@
 
 The gas share is the same at every node, so it is no part of the choice; it is added where a cost is written down.
 
-Time is the relayer's median for the node and model by output token that was asked, or, as long as there is none, the node's own word
-for a 7B-class answer times the model's complexity. A model that is not loaded is loaded first. A node whose places are
-all taken takes up to twice as long. A second costs the priority fee over the seconds that are left, whatever gas costs,
+Time is the relayer's median for the node and model by the tokens that were asked, or, as long as there is none, the
+node's own word for a 7B-class answer times the model's complexity. A model that is not loaded is loaded first. A node
+whose places are all taken takes up to twice as long. A second costs the priority fee over the seconds that are left, whatever gas costs,
 and no less than the policy's floor. What a miss loses, the time of a lease and the worth of the answer, weighs by how
 often the node missed: the more the larger the reward.
 
