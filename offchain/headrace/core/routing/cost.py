@@ -1,4 +1,4 @@
-"""What a request costs at a node: the formulas, for one of each. `columns` has them over many nodes.
+"""What a request costs at a node: the formulas, for one of each. `candidates` and `scorers` have them over many nodes.
 
     cost = reward + expected_ms · delay_wei_per_ms + miss · (reward + miss_delay_ms · delay_wei_per_ms)
 
@@ -6,9 +6,9 @@ The gas share is the same at every node, so it is no part of the choice; it is a
 
 Time is the relayer's median for the node and model by the tokens that were asked, or, as long as there is none, the
 node's own word for a 7B-class answer times the model's complexity. A model that is not loaded is loaded first. A node
-whose places are all taken takes up to twice as long. A second costs the priority fee over the seconds that are left, whatever gas costs,
-and no less than the policy's floor. What a miss loses, the time of a lease and the worth of the answer, weighs by how
-often the node missed: the more the larger the reward.
+whose places are all taken takes up to twice as long. A second costs the priority fee over the seconds that are left,
+whatever gas costs, and no less than the policy's floor. What a miss loses, the time of a lease and the worth of the
+answer, weighs by how often the node missed: the more the larger the reward.
 
 Caps keep sums within 63 bits; they are far above what decides anything.
 """
