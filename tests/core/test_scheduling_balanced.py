@@ -177,7 +177,9 @@ def test_balanced__a_request_pays_more__it_is_no_less_served(inputs: CycleInputs
         return
     nodes = (node(1, in_flight=3, max_in_flight=4, offers=inputs.nodes[0].offers if inputs.nodes else (offer(),)),)
     asked = [replace(each, requester=address_number(number), work=10) for number, each in enumerate(singles)]
-    alone = replace(inputs, requests=tuple(asked), nodes=nodes, accounts=(), lane_lag=0)
+    # A lane that takes nobody is not what a higher fee leads to.
+    room = replace(inputs.policy, realtime_capacity=200, bulk_capacity=1_000)
+    alone = replace(inputs, policy=room, requests=tuple(asked), nodes=nodes, accounts=(), lane_lag=0)
     chosen = asked[index % len(asked)]
     if chosen.request_id not in served(plan_cycle(alone)):
         return
