@@ -59,8 +59,9 @@ from headrace.core.errors import (
     SignatureMismatch,
     Unavailable,
 )
+from headrace.core.fields import from_json
 from headrace.core.prompts import prompt_text, why_not_deterministic
-from headrace.core.snapshot import decode_snapshot, encode_snapshot, from_json
+from headrace.core.snapshot import decode_snapshot, encode_snapshot
 from headrace.core.tasks import Heartbeat
 from tests.api.world import make_relayer
 from tests.core.audit_world import World

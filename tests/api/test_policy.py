@@ -10,7 +10,8 @@ import pytest
 from headrace.api import create_app
 from headrace.api.context import OperatorDoor
 from headrace.core.cycle import Policy
-from headrace.core.snapshot import policy_hash, to_json
+from headrace.core.fields import to_json
+from headrace.core.snapshot import policy_hash
 from tests.api.world import Relayer, error_of
 
 

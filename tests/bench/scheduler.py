@@ -21,7 +21,9 @@ from scipy.optimize import linear_sum_assignment
 from headrace.core.keccak import keccak
 from headrace.core.merkle import leaf_of, root_of
 from headrace.core.rounds import merge_decisions
+from headrace.core.routing.asked import RequestTable
 from headrace.core.routing.candidates import Candidates
+from headrace.core.routing.filters import filtered
 from headrace.core.routing.scorers import costs_wei
 from headrace.core.routing.table import NodeTable
 from headrace.core.scheduling import CycleInputs, CyclePlan, Policy, plan_cycle
@@ -107,19 +109,18 @@ def placed_over_exact(seed: int, nodes: int, models: int, load: float) -> tuple[
 
 def cost_matrix(inputs: CycleInputs) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """The cost of each request at each node, and whether it may be there."""
-    table = NodeTable(inputs.nodes, inputs.terms, inputs.now_ms)
+    asked, nodes = RequestTable(inputs.requests), NodeTable(inputs.nodes)
+    graduated = nodes.is_graduated(inputs.terms, inputs.now_ms)
     costs = np.zeros((len(inputs.requests), len(inputs.nodes)))
     possible = np.zeros(costs.shape, dtype=bool)
-    for row, request in enumerate(inputs.requests):
-        block = table.offering(request.model_id)
+    for model_id in {request.model_id for request in inputs.requests}:
+        block = nodes.offering(model_id)
         if block is None:
             continue
-        candidates = Candidates(request, table, block, inputs.policy, inputs.now_ms)
-        costs[row, block.rows] = costs_wei(candidates)
-        memory = table.free_memory_mb[block.rows] >= request.required_memory_mb
-        in_time = candidates.expected_ms <= request.deadline_s * 1000 - inputs.now_ms
-        pays = table.is_graduated[block.rows] | (candidates.rewards_wei <= inputs.terms.probation_max_reward_wei)
-        possible[row, block.rows] = memory & in_time & pays & (candidates.rewards_wei <= request.max_reward_wei)
+        rows = np.flatnonzero([request.model_id == model_id for request in inputs.requests])
+        candidates = Candidates(asked, rows, nodes, block, inputs.policy, inputs.terms, inputs.now_ms, graduated)
+        costs[np.ix_(rows, block.rows)] = costs_wei(candidates)
+        possible[np.ix_(rows, block.rows)] = filtered(candidates)[0]
     return costs, possible
 
 

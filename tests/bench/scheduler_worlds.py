@@ -6,6 +6,7 @@ from itertools import accumulate
 from random import Random
 
 from headrace.core.canonical import canonical_json
+from headrace.core.fields import to_json
 from headrace.core.keccak import keccak
 from headrace.core.scheduling import (
     BALANCED,
@@ -17,7 +18,6 @@ from headrace.core.scheduling import (
     Policy,
     WaitingRequest,
 )
-from headrace.core.snapshot import to_json
 from headrace.core.tasks import Heartbeat
 from headrace.core.types import GasQuote, Lane, Price
 from headrace.core.work import expected_work

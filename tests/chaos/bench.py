@@ -34,11 +34,11 @@ from headrace.core.canonical import canonical_json
 from headrace.core.envelope import hash_payload
 from headrace.core.events import ChainEvent
 from headrace.core.fees import BPS
+from headrace.core.fields import to_json
 from headrace.core.guard import MAX_FEE_CEILING_WEI, GuardPolicy
 from headrace.core.reconciliation import Discrepancy
 from headrace.core.requests import request_id
 from headrace.core.scheduling import Policy
-from headrace.core.snapshot import to_json
 from headrace.core.tasks import Delivery, LinkedNode
 from headrace.core.types import Hash32, Request, RoundRecord, Status
 from headrace.ports import Call, Chain, ModelFacts, ResultSetCall, Signer, StoredIntent

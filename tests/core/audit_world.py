@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +11,13 @@ from eth_utils.crypto import keccak
 from headrace.core import typed_data
 from headrace.core.audit import Evidence, Finding, RecordedRound, ServedRound, audit_rounds, chained_head
 from headrace.core.canonical import canonical_json
+from headrace.core.fields import to_json
 from headrace.core.gas import required_answer_bytes
 from headrace.core.rounds import close_round, merge_decisions
 from headrace.core.scheduling import Anchor, CycleInputs, NodeView, Offer, Policy, WaitingRequest, plan_cycle
-from headrace.core.snapshot import encode_snapshot, policy_hash, to_json
+from headrace.core.snapshot import encode_snapshot, policy_hash
 from headrace.core.tasks import Heartbeat
-from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Decision, GasQuote, Price, Request
+from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Decision, GasQuote, Price, Reason, Request
 from headrace.core.work import expected_work
 from tests.fakes import GWEI, MARKET, MODEL_ID, RELAYER, TERMS, FakeChain, FakeSigner
 
@@ -37,6 +39,7 @@ class World:
         self.leaves: dict[int, list[Decision]] = {}
         self.owners = {signer.address: owner_of(signer) for signer in NODE_SIGNERS}
         self._head = ZERO_HASH
+        self.reasons: dict[str, Reason] = {}
 
     def inputs(self, *, round_: int = 1, cycle: int = 0, streak: int = 0) -> CycleInputs:
         anchor = self.chain.all_blocks()[-1]
@@ -92,7 +95,20 @@ class World:
 
     def record(self, *cycles: CycleInputs, **changes: Any) -> None:
         """Close a round over these cycles, with fields of its record changed."""
+        cycles = tuple(map(self.told, cycles))
         snapshots = [encode_snapshot(each) for each in cycles]
+        self.record_as(cycles, snapshots, **changes)
+
+    def told(self, inputs: CycleInputs) -> CycleInputs:
+        """A cycle's inputs with what was decided last on each request; what it decides is noted."""
+        last = self.reasons
+        asked = [replace(each, last_reason=last.get(each.request_id, each.last_reason)) for each in inputs.requests]
+        told = replace(inputs, requests=tuple(asked))
+        self.reasons.update((each.decision.request_id, each.decision.reason) for each in plan_cycle(told).decisions)
+        return told
+
+    def record_as(self, cycles: Sequence[CycleInputs], snapshots: Sequence[bytes], **changes: Any) -> None:
+        """Close a round over these cycles under these snapshots."""
         hashes = ["0x" + keccak(each).hex() for each in snapshots]
         leaves = merge_decisions([[planned.decision for planned in plan_cycle(each).decisions] for each in cycles])
         self.leaves[cycles[0].round] = leaves

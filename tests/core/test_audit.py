@@ -10,19 +10,15 @@ from typing import Any
 import pytest
 from eth_utils.crypto import keccak
 
-from headrace.core.audit import (
-    ServedRound,
-    Severity,
-    chained_head,
-    recorded_round,
-)
+from headrace.core import typed_data
+from headrace.core.audit import ServedRound, Severity, audit_rounds, chained_head, recorded_round
 from headrace.core.canonical import canonical_json
 from headrace.core.events import ChainEvent
 from headrace.core.fairness import Account
 from headrace.core.rounds import hash_snapshots
 from headrace.core.scheduling import Carried, CycleInputs, Offer, Policy, plan_cycle
-from headrace.core.snapshot import encode_snapshot
-from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Mode, Price, RoundRecord, Status
+from headrace.core.snapshot import SnapshotWriter, base_of, encode_snapshot
+from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Mode, Price, Reason, RoundRecord, Status
 from tests.core.audit_world import NODE_SIGNER, NODE_SIGNERS, World, node_view
 from tests.fakes import MODEL_ID, RELAYER, TERMS, FakeChain, FakeSigner, make_request
 
@@ -369,3 +365,63 @@ def test_audit_rounds__its_first_listing_is_withheld__only_that_is_found() -> No
     world = listed_twice()
     world.rounds[0] = (world.rounds[0][0], None)
     assert [(finding.severity, finding.round) for finding in world.findings()] == [(Severity.VIOLATION, 1)]
+
+
+# Deltas
+
+
+def rounds_of_deltas() -> World:
+    """Three rounds of two cycles each, whose snapshots are deltas from the second on."""
+    world, writer = World(make_request(salt=1), make_request(salt=2)), SnapshotWriter()
+    streak = 0
+    for round_ in (1, 2, 3):
+        cycles, texts = [], []
+        for cycle in (0, 1):
+            inputs = world.told(world.inputs(round_=round_, cycle=cycle, streak=streak))
+            hash_, text = writer.write(inputs)
+            writer.keep(hash_, text, inputs)
+            cycles.append(inputs)
+            texts.append(text)
+            streak = plan_cycle(inputs).lane_streak
+        world.record_as(cycles, texts)
+    known: dict[str, bytes] = {}
+    for number, (recorded, served) in enumerate(world.rounds):
+        known |= served.snapshots
+        world.rounds[number] = (recorded, replace(served, snapshots=dict(known)))
+    return world
+
+
+def test_audit_rounds__deltas__are_read_on_what_they_are_based_on() -> None:
+    world = rounds_of_deltas()
+    assert sum(base_of(text) is None for text in world.rounds[-1][1].snapshots.values()) == 1
+    assert world.findings() == []
+    last = replace(world.rounds[-1][1])
+    assert audit_rounds([(world.rounds[-1][0], last)], world.evidence(), world.rounds[-2][0].head) == []
+
+
+def test_audit_rounds__the_base_of_a_delta_is_withheld__is_a_violation() -> None:
+    world = rounds_of_deltas()
+    full = next(hash_ for hash_, text in world.rounds[0][1].snapshots.items() if base_of(text) is None)
+    recorded, served = world.rounds[-1]
+    kept = {hash_: text for hash_, text in served.snapshots.items() if hash_ != full}
+    found = audit_rounds([(recorded, replace(served, snapshots=kept))], world.evidence(), world.rounds[-2][0].head)
+    assert [(each.severity, each.expected, each.got) for each in found] == [(Severity.VIOLATION, full, "withheld")]
+
+
+def test_audit_rounds__a_reason_that_was_not_told__is_a_difference() -> None:
+    """A relayer that says it told a reason before keeps the decision out of the record."""
+    world = World(make_request(salt=1), make_request(salt=2))
+    world.record(world.inputs())
+    streak = plan_cycle(world.inputs()).lane_streak
+    (skipped,) = (id_ for id_, reason in world.reasons.items() if reason >= 10)
+    world.reasons[skipped] = Reason.NODES_BUSY
+    world.record(world.inputs(round_=2, streak=streak))
+    assert f"request {skipped} last_reason" in {each.field for each in world.findings()}
+
+
+def test_audit_rounds__a_row_that_stays_as_it_was__is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, checked = rounds_of_deltas(), []
+    recover = typed_data.signer_of
+    monkeypatch.setattr(typed_data, "signer_of", lambda *given: checked.append(given) or recover(*given))
+    assert world.findings() == []
+    assert len(checked) == len(set(checked)) == 3

@@ -18,10 +18,11 @@ from headrace.core.canonical import canonical_json, content_hash
 from headrace.core.envelope import content_of, hash_payload, quorum_salt, seal
 from headrace.core.errors import InvalidInput
 from headrace.core.fees import charged_gas, charged_gas_price_wei, payout
+from headrace.core.fields import to_json
 from headrace.core.merkle import is_proven, leaf_of, proof_of, root_of, sort_decisions
 from headrace.core.requests import PackedRequest, pack, request_id, unpack
 from headrace.core.scheduling import plan_cycle
-from headrace.core.snapshot import decode_snapshot, encode_snapshot, policy_hash, to_json
+from headrace.core.snapshot import SnapshotReader, base_of, policy_hash
 from headrace.core.typed_data import Domain
 from headrace.core.types import DecisionKind, GasQuote, Reason
 from tests.core.protocol_vectors import (
@@ -326,11 +327,13 @@ def test_rounds__records__are_of_the_decisions() -> None:
 
 @pytest.mark.parametrize("entry", **named(read("snapshots")))
 def test_snapshot(entry: Entry) -> None:
-    text = entry["text"].encode()
-    assert canonical_json({"schema": 3, "kind": "full", "inputs": entry["inputs"]}) == text
+    texts = {each["hash"]: each["text"].encode() for each in read("snapshots")}
+    text = texts[entry["hash"]]
+    assert canonical_json(json.loads(text)) == text
     assert "0x" + keccak(text).hex() == entry["hash"]
-    inputs = decode_snapshot(text)
-    assert encode_snapshot(inputs) == text
+    assert base_of(text) == entry.get("base")
+    inputs = SnapshotReader().read(entry["hash"], texts)
+    assert to_json(inputs) == entry["inputs"]
     assert policy_hash(inputs.policy) == entry["policy_hash"] == content_hash(entry["inputs"]["policy"])
     plan = plan_cycle(inputs)
     assert to_json(plan.carried).items() <= entry["plan"].items()

@@ -3,36 +3,72 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.fairness import Account, Accounts, shares_of
-from headrace.core.lanes import BULK_SHARE, REALTIME_SHARE, Entry, LaneOrder, SharedLanes
+from headrace.core.lanes import BULK_SHARE, REALTIME_SHARE, LaneOrder, SharedLanes, Waiting
 from headrace.core.types import Lane
 
 ALICE, BOB, CAROL = ("0x" + digit * 40 for digit in "abc")
 NAMES = st.sampled_from([ALICE, BOB, CAROL])
 
 
+class Entry(NamedTuple):
+    """A waiting request."""
+
+    request_id: str
+    requester: str
+    included_at_s: int
+    score_e9: int
+    work: int
+    is_overdue: bool
+    row: int
+
+
+class Order:
+    """`LaneOrder` over entries."""
+
+    def __init__(self, entries: list[Entry], accounts: Accounts) -> None:
+        self._entries = sorted(entries, key=lambda each: each.request_id)
+        self._order = order_of(self._entries, accounts)
+
+    def drain(self) -> list[Entry]:
+        taken = []
+        while self._order:
+            taken.append(self._entries[self._order.pop()])
+        return taken
+
+
+def order_of(entries: list[Entry], accounts: Accounts, among: list[Entry] | None = None) -> LaneOrder:
+    """The order of some of the entries, which are in ascending order of their ids."""
+    waiting = Waiting(
+        [each.requester for each in entries],
+        np.array([each.included_at_s for each in entries], dtype=np.int64),
+        np.array([each.score_e9 for each in entries], dtype=np.int64),
+        np.array([each.work for each in entries], dtype=np.int64),
+        np.array([each.is_overdue for each in entries], dtype=bool),
+    )
+    chosen = {each.request_id for each in (entries if among is None else among)}
+    rows = [row for row, each in enumerate(entries) if each.request_id in chosen]
+    return LaneOrder(np.array(rows, dtype=np.int64), waiting, accounts)
+
+
 def entry(number: int, requester: str = ALICE, work: int = 100, score: int = 0, included_at_s: int = 0) -> Entry:
     return Entry(f"0x{number:064x}", requester, included_at_s, score, work, is_overdue=False, row=number)
 
 
-def drain(order: LaneOrder) -> list[Entry]:
-    taken = []
-    while order:
-        taken.append(order.pop())
-    return taken
-
-
 def serve(waiting: dict[Lane, list[Entry]], accounts: Accounts, lag: int, work: int) -> tuple[list[Entry], int]:
     """A cycle that assigns until so much work is given out."""
-    lanes = SharedLanes(LaneOrder(waiting[Lane.REALTIME], accounts), LaneOrder(waiting[Lane.BULK], accounts), lag)
+    entries = sorted((each for own in waiting.values() for each in own), key=lambda each: each.request_id)
+    lanes = SharedLanes(*(order_of(entries, accounts, waiting[lane]) for lane in (Lane.REALTIME, Lane.BULK)), lag)
     served: list[Entry] = []
     while lanes and work > 0:
         lane = lanes.next_lane()
-        taken = lanes.pop(lane)
+        taken = entries[lanes.pop(lane)]
         lanes.count(lane, taken.work)
         accounts.charge(taken.requester, taken.work)
         waiting[lane].remove(taken)
@@ -62,7 +98,7 @@ def test_order__every_request_has_one_turn_and_overdue_ones_come_first_oldest_fi
         Entry(f"0x{number:064x}", requester, included, score, work, overdue, number)
         for number, (requester, work, score, included, overdue) in enumerate(drawn)
     ]
-    order = drain(LaneOrder(entries, Accounts([], 0)))
+    order = Order(entries, Accounts([], 0)).drain()
     assert sorted(each.row for each in order) == list(range(len(entries)))
     overdue = [each for each in order if each.is_overdue]
     assert order[: len(overdue)] == sorted(overdue, key=lambda each: (each.included_at_s, each.request_id))
@@ -76,8 +112,8 @@ def test_order__score_rises__its_turn_is_no_later(drawn: list[tuple], more: int)
     ]
     for number, each in enumerate(entries):
         raised = [each._replace(score_e9=each.score_e9 + more) if each.row == number else each for each in entries]
-        before = [one.row for one in drain(LaneOrder(entries, Accounts([], 0)))].index(number)
-        after = [one.row for one in drain(LaneOrder(raised, Accounts([], 0)))]
+        before = [one.row for one in Order(entries, Accounts([], 0)).drain()].index(number)
+        after = [one.row for one in Order(raised, Accounts([], 0)).drain()]
         own = [one for one in entries if one.requester == each.requester and not one.is_overdue]
         if len({one.work for one in own}) <= 1:  # of different sizes its own others may take longer before it
             assert after.index(number) <= before
@@ -86,13 +122,13 @@ def test_order__score_rises__its_turn_is_no_later(drawn: list[tuple], more: int)
 def test_order__one_asks_for_much_and_one_for_little__the_little_is_not_behind_the_much() -> None:
     """The reference's fault: a stream of high fees starves the rest for ever."""
     flood = [entry(number, ALICE, score=10**9) for number in range(50)]
-    order = drain(LaneOrder([*flood, entry(99, BOB, score=1)], Accounts([], 0)))
+    order = Order([*flood, entry(99, BOB, score=1)], Accounts([], 0)).drain()
     assert [each.requester for each in order].index(BOB) <= 1
 
 
 def test_order__served_less_before__goes_first() -> None:
     accounts = Accounts([Account(ALICE, 1_000)], 0)
-    order = drain(LaneOrder([entry(1, ALICE, score=9), entry(2, BOB)], accounts))
+    order = Order([entry(1, ALICE, score=9), entry(2, BOB)], accounts).drain()
     assert [each.requester for each in order] == [BOB, ALICE]
 
 

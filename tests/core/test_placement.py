@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.placement import BIDS_PER_REQUEST, RAISE_DIVISOR, Choice, Matching, place
+from headrace.core.placement import BIDS_PER_REQUEST, NEVER, RAISE_DIVISOR, Choice, Matching, place
 
 Graph = list[list[int]]
 
@@ -37,7 +37,15 @@ def can_all_be_served(capacities: list[int], requests: Graph) -> bool:
 
 
 def taken(matching: Matching, requests: Graph) -> list[int]:
-    return [index for index, nodes in enumerate(requests) if matching.take(np.array(nodes, dtype=np.int64))]
+    return [index for index, nodes in enumerate(requests) if take(matching, nodes)]
+
+
+def take(matching: Matching, nodes: list[int]) -> bool:
+    """A request that can be at these nodes, the first preferred, and at no other."""
+    capacity = len(matching.left)
+    barred = [node for node in range(capacity) if node not in nodes]
+    costs = [*range(1, len(nodes) + 1), *([NEVER] * len(barred))]
+    return matching.take(np.array([*nodes, *barred], dtype=np.int64), np.array(costs, dtype=np.int64))
 
 
 @given(graphs())
@@ -48,7 +56,7 @@ def test_matching_takes_each_request_that_can_be_served_with_all_taken_before_it
     matching, before = Matching(capacities), Graph()
     for nodes in requests:
         could = can_all_be_served(capacities, [*before, nodes])
-        assert matching.take(np.array(nodes, dtype=np.int64)) is could
+        assert take(matching, nodes) is could
         before += [nodes] * could
 
 

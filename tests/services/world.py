@@ -13,9 +13,9 @@ from headrace.core.batching import BatchPolicy
 from headrace.core.canonical import canonical_json
 from headrace.core.envelope import hash_payload, seal
 from headrace.core.errors import Unavailable
+from headrace.core.fields import to_json
 from headrace.core.guard import GuardPolicy
 from headrace.core.scheduling import CyclePlan, Offer, Policy
-from headrace.core.snapshot import to_json
 from headrace.core.tasks import Accept, Delivery, Heartbeat, LinkedNode, Refusal, RefusalReason, Task
 from headrace.core.types import Address, Hash32, Price, Request, Result
 from headrace.ports import ModelFacts, NodeFacts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from headrace.core.audit import (
 from headrace.core.errors import InvalidInput, NotFound, Unavailable
 from headrace.core.events import BlockRef, ChainEvent
 from headrace.core.merkle import leaf_of, root_of
+from headrace.core.snapshot import MOST_DELTAS, base_of
 from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Address, Decision, DecisionKind, Hash32, Reason
 from headrace.ports import Chain, Store
 
@@ -39,11 +40,37 @@ class RoundSource(Protocol):
         ...
 
 
+class _Texts:
+    """Snapshots and what they are based on, each fetched once: those of a round are based on the round before."""
+
+    def __init__(self, fetch: Callable[[Hash32], Awaitable[bytes | None]]) -> None:
+        self._fetch = fetch
+        self._known: dict[Hash32, bytes] = {}
+
+    async def of(self, hashes: Sequence[Hash32]) -> dict[Hash32, bytes]:
+        """The texts of these and of their bases, as far as they can be had."""
+        found: dict[Hash32, bytes] = {}
+        for hash_ in hashes:
+            wanted: Hash32 | None = hash_
+            # More bases than there may be are not fetched: the audit says so.
+            for _ in range(MOST_DELTAS + 2):
+                if wanted is None or wanted in found:
+                    break
+                data = self._known.get(wanted) or await self._fetch(wanted)
+                if data is None:
+                    break
+                found[wanted] = data
+                wanted = base_of(data)
+        self._known = found
+        return found
+
+
 class ApiRounds:
     """Rounds from a relayer's API."""
 
     def __init__(self, calls: ApiCalls) -> None:
         self._calls = calls
+        self._texts = _Texts(self._snapshot)
 
     async def served(self, round_: int) -> ServedRound | None:
         """See RoundSource."""
@@ -52,13 +79,13 @@ class ApiRounds:
             hashes = tuple(str(cycle["snapshot_hash"]) for cycle in body["cycles"])
         except (ApiRefused, KeyError, TypeError):
             return None
-        snapshots = {}
-        for hash_ in hashes:
-            try:
-                snapshots[hash_] = await self._calls.bytes(f"/v1/snapshots/{hash_}")
-            except ApiRefused:
-                continue  # the audit says that it is withheld
-        return ServedRound(hashes, snapshots)
+        return ServedRound(hashes, await self._texts.of(hashes))
+
+    async def _snapshot(self, snapshot_hash: Hash32) -> bytes | None:
+        try:
+            return await self._calls.bytes(f"/v1/snapshots/{snapshot_hash}")
+        except ApiRefused:
+            return None  # the audit says that it is withheld
 
     async def leaves(self, round_: int) -> list[Decision] | None:
         """See RoundSource."""
@@ -80,13 +107,12 @@ class StoreRounds:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._texts = _Texts(store.snapshot)
 
     async def served(self, round_: int) -> ServedRound | None:
         """See RoundSource."""
-        cycles = await self._store.cycles(round_)
-        snapshots = {cycle.snapshot_hash: await self._store.snapshot(cycle.snapshot_hash) for cycle in cycles}
-        kept = {hash_: data for hash_, data in snapshots.items() if data is not None}
-        return ServedRound(tuple(cycle.snapshot_hash for cycle in cycles), kept) if cycles else None
+        hashes = tuple(cycle.snapshot_hash for cycle in await self._store.cycles(round_))
+        return ServedRound(hashes, await self._texts.of(hashes)) if hashes else None
 
     async def leaves(self, round_: int) -> list[Decision] | None:
         """See RoundSource."""

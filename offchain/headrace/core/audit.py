@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from eth_abi.abi import encode
 from eth_abi.exceptions import EncodingError
@@ -19,12 +19,13 @@ from eth_abi.exceptions import EncodingError
 from headrace.core import typed_data
 from headrace.core.errors import InvalidInput, SignatureMismatch
 from headrace.core.events import BlockRef, ChainEvent, request_from_event
+from headrace.core.fields import from_json
 from headrace.core.gas import required_answer_bytes
 from headrace.core.keccak import keccak
 from headrace.core.nesting import read_json
 from headrace.core.rounds import close_round, hash_snapshots, merge_decisions
-from headrace.core.scheduling import Carried, CycleInputs, CyclePlan, NodeView, WaitingRequest, plan_cycle
-from headrace.core.snapshot import decode_snapshot, from_json, policy_hash
+from headrace.core.scheduling import Carried, CycleInputs, CyclePlan, Engine, NodeView, WaitingRequest
+from headrace.core.snapshot import SnapshotReader, Withheld, policy_hash
 from headrace.core.tasks import Heartbeat
 from headrace.core.types import (
     ZERO_ADDRESS,
@@ -34,6 +35,7 @@ from headrace.core.types import (
     DecisionKind,
     Hash32,
     MarketTerms,
+    Reason,
     Request,
     RoundRecord,
 )
@@ -42,6 +44,7 @@ from headrace.core.work import expected_work
 # How far a node's clock and the relayer's may differ before a heartbeat counts as an old one shown again.
 CLOCK_TOLERANCE_MS = 60_000
 _HEAD_MASK = ~((1 << 40) - 1)
+_Row = TypeVar("_Row")
 
 
 class Severity(StrEnum):
@@ -74,7 +77,10 @@ class RecordedRound:
 
 @dataclass(frozen=True, slots=True)
 class ServedRound:
-    """A round as its relayer serves it: the hashes of its cycles' snapshots, and those that could be had."""
+    """A round as its relayer serves it: the hashes of its cycles' snapshots, and those that could be had.
+
+    `snapshots` has those, and those that they are based on, as far back as a full one or one of an earlier round.
+    """
 
     snapshot_hashes: tuple[Hash32, ...]
     snapshots: Mapping[Hash32, bytes]
@@ -187,6 +193,10 @@ class _Audit:
         self._gap_block = -1  # up to which something was listed that is not known
         self._requests = _requests_of(evidence)
         self._next: Carried | None = None
+        self._reader = SnapshotReader()
+        self._engine = Engine()
+        self._rows: dict[str, dict[str, Any]] = {}  # of the last cycle, by the name of their key
+        self._reasons: dict[Hash32, Reason] = {}  # of the last decision on each request, as far as it is known
         self._last_now_ms = 0
         self._round = 0
         self.findings: list[Finding] = []
@@ -221,6 +231,7 @@ class _Audit:
     def _pass_over(self, recorded: RecordedRound) -> None:
         """Whatever comes next cannot be held against what is not known."""
         self._next = None
+        self._reasons = {}
         self._gap_block = recorded.block
 
     # Snapshots
@@ -235,43 +246,46 @@ class _Audit:
             return None
         cycles = []
         for hash_ in served.snapshot_hashes:
-            inputs = self._snapshot(hash_, served.snapshots.get(hash_))
-            if inputs is None:
+            try:
+                cycles.append(self._reader.read(hash_, served.snapshots))
+            except Withheld as exc:
+                self._find(Severity.VIOLATION, "snapshot", exc.snapshot_hash, exc.got)
                 return None
-            cycles.append(inputs)
+            except (InvalidInput, ValueError) as exc:
+                self._find(Severity.VIOLATION, "snapshot", "a snapshot that can be read", str(exc))
+                return None
         return cycles
-
-    def _snapshot(self, hash_: Hash32, data: bytes | None) -> CycleInputs | None:
-        if data is None:
-            self._find(Severity.VIOLATION, "snapshot", hash_, "withheld")
-            return None
-        got = "0x" + keccak(data).hex()
-        if got != hash_:
-            self._find(Severity.VIOLATION, "snapshot", hash_, got)
-            return None
-        try:
-            return decode_snapshot(data)
-        except (InvalidInput, ValueError) as exc:
-            self._find(Severity.VIOLATION, "snapshot", "a snapshot that can be read", str(exc))
-            return None
 
     # Cycles
 
     def _replayed(self, index: int, inputs: CycleInputs, recorded: RecordedRound) -> Iterator[Decision]:
         self._check_frame(index, inputs, recorded)
-        for node in inputs.nodes:
+        for node in self._new_rows("node", inputs.nodes):
             self._check_node(node, inputs)
-        for request in inputs.requests:
+        for request in self._new_rows("request_id", inputs.requests):
             self._check_request(request, inputs, recorded.block)
         self._check_completeness(inputs)
-        plan = plan_cycle(inputs)
+        plan = self._engine.plan(inputs)
         self._note_listings(plan, inputs.round)
         self._next = plan.carried
         self._last_now_ms = inputs.now_ms
         for planned in plan.decisions:
             if planned.decision.kind is not DecisionKind.SKIPPED:
                 self._decided.add(planned.decision.request_id)
+            self._reasons[planned.decision.request_id] = planned.decision.reason
             yield planned.decision
+
+    def _new_rows(self, key: str, rows: Sequence[_Row]) -> Iterator[_Row]:
+        """Those that are not as they were in the cycle before: what was found true of a row stays so. But for requests
+        whose fee or deadline changes, or that are listed again."""
+        before, now = self._rows.get(key, {}), {getattr(row, key): row for row in rows}
+        self._rows[key] = now
+        for row in rows:
+            id_ = getattr(row, key)
+            known = self._requests.get(id_)
+            is_moving = known is not None and bool(known.fees_added or known.deadlines or known.request.k)
+            if before.get(id_) is not row or is_moving:
+                yield row
 
     def _check_frame(self, index: int, inputs: CycleInputs, recorded: RecordedRound) -> None:
         """What surrounds a cycle's requests and nodes."""
@@ -367,6 +381,8 @@ class _Audit:
         work = expected_work(request.prompt_bytes, request.max_output_tokens, complexity_milli)
         self._compare(f"{at}complexity_milli", complexity_milli, view.complexity_milli)
         self._compare(f"{at}work", work, view.work)
+        if view.request_id in self._reasons:
+            self._compare(f"{at}last_reason", self._reasons[view.request_id], view.last_reason)
         self._compare(f"{at}answer_bytes", required_answer_bytes(request), view.answer_bytes)
         # What a verifier uses is the relayer's guess, within what the market gives it.
         most_gas = 0 if request.verifier == ZERO_ADDRESS else inputs.terms.verifier_gas

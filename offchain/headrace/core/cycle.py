@@ -16,6 +16,7 @@ from headrace.core.types import (
     Lane,
     MarketTerms,
     Price,
+    Reason,
 )
 
 REFERENCE, BALANCED = "reference", "balanced"
@@ -103,6 +104,7 @@ class WaitingRequest:
     requester: Address = ZERO_ADDRESS
     work: int = 1  # what it is expected to take, see core.work
     complexity_milli: int = 1_000  # of its model: 7B class = 1,000
+    last_reason: Reason = Reason.NONE  # of the relayer's last decision on it; NONE before the first
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,66 +18,114 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.core.fairness import Accounts
-from headrace.core.types import Address, Hash32, Lane
+from headrace.core.types import Address, Lane
 
 REALTIME_SHARE, BULK_SHARE = 7, 3
+Ints = NDArray[np.int64]
 
 
-class Entry(NamedTuple):
-    """A request as the order sees it."""
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """The requests of a cycle as the order sees them, by row, in ascending order of their ids."""
 
-    request_id: Hash32
-    requester: Address
-    included_at_s: int
-    score_e9: int
-    work: int
-    is_overdue: bool
-    row: int  # of the caller's table
+    requesters: Sequence[Address]
+    included_at_s: Ints
+    scores_e9: Ints
+    works: Ints
+    is_overdue: NDArray[np.bool_]
 
 
 class LaneOrder:
-    """The requests of one lane, next one first. A look costs the requester as much as being served, within this cycle:
-    what cannot be placed keeps nobody else from being looked at."""
+    """The rows of one lane, next one first. A look costs the requester as much as being served, within this cycle: what
+    cannot be placed keeps nobody else from being looked at.
 
-    def __init__(self, entries: Sequence[Entry], accounts: Accounts) -> None:
-        overdue = [entry for entry in entries if entry.is_overdue]
-        self._overdue = sorted(overdue, key=lambda entry: (entry.included_at_s, entry.request_id), reverse=True)
-        by_requester: dict[Address, list[Entry]] = {}
-        for entry in entries:
-            if not entry.is_overdue:
-                by_requester.setdefault(entry.requester, []).append(entry)
-        self._rest = by_requester
-        self._turns: list[tuple[int, int, Hash32, Address]] = []
-        for requester, own in by_requester.items():
-            own.sort(key=lambda entry: (-entry.score_e9, entry.request_id), reverse=True)
-            self._queue(requester, accounts.of(requester))
+    So the order does not depend on what becomes of anybody.
+    """
+
+    def __init__(self, rows: Ints, waiting: Waiting, accounts: Accounts) -> None:
+        """
+        Args:
+            rows: of the lane, ascending.
+            waiting: what `rows` are of.
+            accounts: what each requester was served before.
+        """
+        is_overdue = waiting.is_overdue[rows]
+        overdue = rows[is_overdue]
+        oldest_first = np.lexsort((overdue, waiting.included_at_s[overdue]))
+        self._overdue: list[int] = overdue[oldest_first][::-1].tolist()
+        self._works, self._scores = waiting.works, waiting.scores_e9
+        self._rest: dict[Address, list[int]] = {}
+        rest = rows[~is_overdue]
+        # The best comes last, where it is popped from.
+        for row in rest[np.lexsort((-rest, waiting.scores_e9[rest]))].tolist():
+            self._rest.setdefault(waiting.requesters[row], []).append(row)
+        self._turns: list[tuple[int, int, int, Address]] = []
+        for requester, own in self._rest.items():
+            self._turns.append((accounts.of(requester), -int(self._scores[own[-1]]), own[-1], requester))
         heapq.heapify(self._turns)
 
     def __bool__(self) -> bool:
         return bool(self._overdue or self._turns)
 
-    def pop(self) -> Entry:
-        """The next request. There must be one."""
+    def pop(self) -> int:
+        """The next row. There must be one."""
         if self._overdue:
             return self._overdue.pop()
-        tag, _, _, requester = heapq.heappop(self._turns)
-        entry = self._rest[requester].pop()
-        if self._rest[requester]:
-            self._queue(requester, tag + entry.work)
-        return entry
+        tag, _, row, requester = self._turns[0]
+        own = self._rest[requester]
+        own.pop()
+        if own:
+            turn = (tag + int(self._works[row]), -int(self._scores[own[-1]]), own[-1], requester)
+            heapq.heapreplace(self._turns, turn)
+        else:
+            heapq.heappop(self._turns)
+        return row
 
-    def close(self) -> list[Entry]:
-        """Take all that are left, by ascending id."""
-        left = [*self._overdue, *(entry for own in self._rest.values() for entry in own)]
+    def close(self) -> list[int]:
+        """Take all that are left, ascending."""
+        left = [*self._overdue, *(row for own in self._rest.values() for row in own)]
         self._overdue, self._rest, self._turns = [], {}, []
-        return sorted(left, key=lambda entry: entry.request_id)
+        return sorted(left)
 
-    def _queue(self, requester: Address, tag: int) -> None:
-        best = self._rest[requester][-1]
-        heapq.heappush(self._turns, (tag, -best.score_e9, best.request_id, requester))
+
+class Working:
+    """What of a lane is looked at: its next rows, drawn ahead so that many can be looked at together.
+
+    The order is that of `LaneOrder`, whatever is drawn ahead.
+    """
+
+    def __init__(self, order: LaneOrder) -> None:
+        self._order = order
+        self._drawn: list[int] = []
+        self._next = 0
+
+    def __bool__(self) -> bool:
+        return self._next < len(self._drawn) or bool(self._order)
+
+    def draw(self, count: int) -> list[int]:
+        """The rows that come next, at most so many; they stay."""
+        while len(self._drawn) < self._next + count and self._order:
+            self._drawn.append(self._order.pop())
+        return self._drawn[self._next : self._next + count]
+
+    def pop(self) -> int:
+        """The next row. There must be one."""
+        if self._next == len(self._drawn):
+            self._drawn.append(self._order.pop())
+        self._next += 1
+        return self._drawn[self._next - 1]
+
+    def close(self) -> list[int]:
+        """Take all that are left, ascending."""
+        left = sorted([*self._drawn[self._next :], *self._order.close()])
+        self._next = len(self._drawn)
+        return left
 
 
 class SharedLanes:
@@ -88,7 +136,7 @@ class SharedLanes:
     """
 
     def __init__(self, realtime: LaneOrder, bulk: LaneOrder, lag: int) -> None:
-        self._lanes = {Lane.REALTIME: realtime, Lane.BULK: bulk}
+        self._lanes = {Lane.REALTIME: Working(realtime), Lane.BULK: Working(bulk)}
         self.lag = lag
 
     def __bool__(self) -> bool:
@@ -105,12 +153,16 @@ class SharedLanes:
             return Lane.BULK
         return Lane.REALTIME if self.lag <= 0 else Lane.BULK
 
-    def pop(self, lane: Lane) -> Entry:
-        """The next request of a lane."""
+    def draw(self, lane: Lane, count: int) -> list[int]:
+        """The rows of a lane that come next, at most so many; they stay."""
+        return self._lanes[lane].draw(count)
+
+    def pop(self, lane: Lane) -> int:
+        """The next row of a lane."""
         return self._lanes[lane].pop()
 
-    def close(self, lane: Lane) -> list[Entry]:
-        """Take all that are left in a lane, by ascending id: its working set is full."""
+    def close(self, lane: Lane) -> list[int]:
+        """Take all that are left in a lane, ascending: its working set is full."""
         return self._lanes[lane].close()
 
     def count(self, lane: Lane, work: int) -> None:

@@ -31,10 +31,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from headrace.core.canonical import MAX_SAFE_INTEGER, content_hash
 from headrace.core.errors import InvalidInput
+from headrace.core.fields import to_json
 from headrace.core.gas import MAX_PROOF_BYTES
 from headrace.core.nesting import read_json
 from headrace.core.requests import PackedRequest, pack, unpack
-from headrace.core.snapshot import to_json
 from headrace.core.tasks import Accept, Delivery, Heartbeat, Refusal, RefusalReason, Task
 from headrace.core.typed_data import Domain, digest, hash_heartbeat, hash_link_hello
 from headrace.core.types import Address, Assignment, Hash32, Result

@@ -1,65 +1,191 @@
-"""The snapshot of a cycle as canonical JSON: what was decided on, for anyone to replay. Schema version 3, frozen.
+"""The snapshot of a cycle as canonical JSON: what was decided on, for anyone to replay. Schema version 4, frozen.
 
-Field names are those of `CycleInputs`; wei and the scheduling numbers that may pass 2^53 are decimal text. An unknown
-field or version is refused: a replay must not guess.
+A *full* snapshot has everything: `frame`, the fields of `CycleInputs` but its tables; and `tables`, the requests, nodes
+and accounts as columns (`core.tables`). A *delta* names the hash of the snapshot that it is based on, and has of each
+table the keys of rows that are `gone`, the rows that are `new`, and of those that `changed` the fields that did, each
+with the numbers of the rows, as they stand now, and their values. There are at most `MOST_DELTAS` in a row.
+
+Field names are those of the dataclasses; amounts are decimal text. An unknown field or version is refused: a replay
+must not guess. There is one text for one content, on one base.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import operator
 import re
-from collections.abc import Callable
-from enum import IntEnum
-from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, make_dataclass, replace
+from operator import attrgetter
+from typing import Any, get_type_hints
 
 import orjson
 
 from headrace.core.canonical import Json, content_hash
-from headrace.core.cycle import CycleInputs, Policy
+from headrace.core.cycle import CycleInputs, NodeView, Policy, WaitingRequest
 from headrace.core.errors import InvalidInput
-from headrace.core.nesting import read_json
+from headrace.core.fairness import Account
+from headrace.core.fields import from_json, to_json
+from headrace.core.keccak import keccak
+from headrace.core.tables import Table, table_of
 from headrace.core.types import Hash32
 
-SCHEMA_VERSION = 3
-_STRICT = orjson.OPT_STRICT_INTEGER  # none beyond 2^53
-_DECIMAL = re.compile("0|[1-9][0-9]{0,77}")  # 78 digits hold a uint256
-_T = TypeVar("_T")
-_Encoder: TypeAlias = Callable[[Any], dict[str, Json]]
-_ENCODERS: dict[type[Any], _Encoder] = {}
-_DECODERS: dict[type[Any], Callable[[Any], Any]] = {}
+SCHEMA_VERSION = 4
+MOST_DELTAS = 255
+_CANONICAL = orjson.OPT_STRICT_INTEGER | orjson.OPT_SORT_KEYS  # no number beyond 2^53
+_BASED = re.compile(rb'\{"base":"(0x[0-9a-f]{64})",')
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A table of the inputs: its rows are in ascending order of their keys."""
+
+    name: str
+    key_name: str
+    table: Table
+
+    @property
+    def key(self) -> Callable[[Any], str]:
+        return attrgetter(self.key_name)
+
+
+_TABLES = (
+    _Rows("accounts", "requester", table_of(Account)),
+    _Rows("nodes", "node", table_of(NodeView)),
+    _Rows("requests", "request_id", table_of(WaitingRequest)),
+)
+_TABLE_NAMES = frozenset(rows.name for rows in _TABLES)
+_FRAME = {name: hint for name, hint in get_type_hints(CycleInputs).items() if name not in _TABLE_NAMES}
+Frame = make_dataclass("Frame", list(_FRAME.items()), frozen=True)
+"""What a snapshot has but its tables."""
 
 
 def encode_snapshot(inputs: CycleInputs) -> bytes:
-    """The canonical JSON of a cycle's inputs.
+    """The full snapshot of a cycle.
 
     Raises:
         InvalidInput: an integer that is not an amount is beyond ±(2^53 - 1), or a text has a lone surrogate.
     """
-    try:
-        return orjson.dumps({"inputs": to_json(inputs), "kind": "full", "schema": SCHEMA_VERSION}, option=_STRICT)
-    except TypeError as exc:
-        raise InvalidInput(f"the inputs of a cycle have no canonical JSON: {exc}") from exc
+    tables = {rows.name: rows.table.write(getattr(inputs, rows.name)) for rows in _TABLES}
+    return _text({"frame": _frame_json(inputs), "kind": "full", "schema": SCHEMA_VERSION, "tables": tables})
 
 
-def decode_snapshot(data: bytes) -> CycleInputs:
-    """Read a snapshot back.
+def encode_delta(base: CycleInputs, base_hash: Hash32, inputs: CycleInputs) -> bytes:
+    """The snapshot of a cycle on top of another's.
 
     Raises:
-        InvalidInput: it is not a snapshot of this version, not canonical, or a field is missing, unknown or of another
-            type.
+        InvalidInput: as for a full one.
+    """
+    tables: Json = {rows.name: _diff(rows, getattr(base, rows.name), getattr(inputs, rows.name)) for rows in _TABLES}
+    document: dict[str, Json] = {"base": base_hash, "frame": _frame_json(inputs), "kind": "delta"}
+    return _text(document | {"schema": SCHEMA_VERSION, "tables": tables})
+
+
+def base_of(data: bytes) -> Hash32 | None:
+    """The hash of the snapshot that one is based on; None for a full one."""
+    found = _BASED.match(data)
+    return found[1].decode() if found else None
+
+
+def decode_snapshot(data: bytes, base: CycleInputs | None = None) -> CycleInputs:
+    """Read a snapshot back.
+
+    Args:
+        data: its text.
+        base: the content of the snapshot that it is based on, for a delta.
+
+    Raises:
+        InvalidInput: it is not a snapshot of this version, not canonical, a field is missing, unknown or of another
+            type, or it is a delta and `base` is not there.
     """
     try:
-        document = read_json(data)
+        document = orjson.loads(data)
     except ValueError as exc:
         raise InvalidInput(f"the snapshot is not JSON: {exc}") from exc
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA_VERSION or document.get("kind") != "full":
-        raise InvalidInput(f"the snapshot is not of schema {SCHEMA_VERSION}, kind full")
-    inputs = from_json(CycleInputs, document.get("inputs"))
-    if encode_snapshot(inputs) != data:
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA_VERSION:
+        raise InvalidInput(f"the snapshot is not of schema {SCHEMA_VERSION}")
+    frame, tables = _frame_of(document.get("frame")), _object(document.get("tables"), _TABLE_NAMES, "tables")
+    if base_hash := base_of(data):
+        if base is None:
+            raise InvalidInput(f"the snapshot is based on {base_hash}, which is not there")
+        found = {rows.name: _patched(rows, getattr(base, rows.name), tables[rows.name]) for rows in _TABLES}
+        inputs = CycleInputs(**(frame | found))
+        again = encode_delta(base, base_hash, inputs)
+    else:
+        found = {rows.name: tuple(_read(rows, tables[rows.name])) for rows in _TABLES}
+        inputs = CycleInputs(**(frame | found))
+        again = encode_snapshot(inputs)
+    if again != data:
         raise InvalidInput("the snapshot is not canonical JSON, or has fields that its schema does not have")
     return inputs
+
+
+class SnapshotWriter:
+    """Writes the snapshots of cycles in a row: deltas, and a full one now and then."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Hash32, CycleInputs] | None = None
+        self._deltas = 0
+
+    def write(self, inputs: CycleInputs) -> tuple[Hash32, bytes]:
+        """The snapshot of the next cycle, under its hash."""
+        if self._last is None or self._deltas >= MOST_DELTAS:
+            data = encode_snapshot(inputs)
+        else:
+            base_hash, base = self._last
+            data = encode_delta(base, base_hash, inputs)
+        return "0x" + keccak(data).hex(), data
+
+    def keep(self, snapshot_hash: Hash32, data: bytes, inputs: CycleInputs) -> None:
+        """The snapshot is stored: the next may be based on it."""
+        self._deltas = self._deltas + 1 if base_of(data) else 0
+        self._last = snapshot_hash, inputs
+
+
+class SnapshotReader:
+    """Reads snapshots, those in a row fast: the last one that was read is kept."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Hash32, CycleInputs] | None = None
+
+    def read(self, snapshot_hash: Hash32, texts: Mapping[Hash32, bytes]) -> CycleInputs:
+        """The content of a snapshot.
+
+        Args:
+            snapshot_hash: its hash, which is checked.
+            texts: it and those that it is based on, by hash.
+
+        Raises:
+            Withheld: one of them is not there, or is another.
+            InvalidInput: one of them cannot be read.
+        """
+        ahead: list[tuple[Hash32, bytes]] = []
+        base: CycleInputs | None = None
+        wanted: Hash32 | None = snapshot_hash
+        while wanted is not None:
+            if self._last is not None and wanted == self._last[0]:
+                base = self._last[1]
+                break
+            if len(ahead) > MOST_DELTAS:
+                raise InvalidInput(f"more than {MOST_DELTAS} snapshots in a row are based on one another")
+            data = texts.get(wanted)
+            got = "0x" + keccak(data).hex() if data is not None else "withheld"
+            if data is None or got != wanted:
+                raise Withheld(wanted, got)
+            ahead.append((wanted, data))
+            wanted = base_of(data)
+        for hash_, data in reversed(ahead):
+            base = decode_snapshot(data, base)
+            self._last = hash_, base
+        assert base is not None  # there is at least one
+        return base
+
+
+class Withheld(InvalidInput):
+    """A snapshot that must be there is not, or is another than its hash says."""
+
+    def __init__(self, snapshot_hash: Hash32, got: str) -> None:
+        super().__init__(f"the snapshot {snapshot_hash} is {got}")
+        self.snapshot_hash = snapshot_hash
+        self.got = got
 
 
 def policy_hash(policy: Policy) -> Hash32:
@@ -67,115 +193,97 @@ def policy_hash(policy: Policy) -> Hash32:
     return content_hash(to_json(policy))
 
 
-def to_json(value: Any) -> dict[str, Json]:
-    """A frozen dataclass of integers, text, enums and tuples as JSON. Amounts in wei become decimal text."""
-    return _encoder_of(type(value))(value)
-
-
-def from_json(kind: type[_T], value: Any) -> _T:
-    """The inverse of `to_json`.
-
-    Raises:
-        InvalidInput: a field is missing, unknown or of another type.
-    """
-    if kind not in _DECODERS:
-        _DECODERS[kind] = _make_decoder(kind)
-    return cast(_T, _DECODERS[kind](value))
-
-
-def _make_decoder(kind: type[Any]) -> Callable[[Any], Any]:
-    """What makes JSON into objects of a dataclass, by its hints, as `_make_encoder` the other way."""
-    hints = get_type_hints(kind)
-    fields = [(field.name, *_reader(field.name, hints[field.name])) for field in dataclasses.fields(kind)]
-    names = hints.keys()
-
-    def decode(value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise InvalidInput(f"{kind.__name__} is not an object")
-        if value.keys() != names:
-            odd = ", ".join(sorted(value.keys() ^ names))
-            raise InvalidInput(f"{kind.__name__} has missing or unknown fields: {odd}")
-        arguments = []
-        for name, expected, read in fields:
-            found = value[name]
-            # Not isinstance: in JSON nothing is of a subclass, and to Python a truth value is a number.
-            if expected is not None and type(found) is not expected:
-                raise InvalidInput(f"{name} is {found!r}, not {expected.__name__}")
-            arguments.append(found if read is None else read(found))
-        return kind(*arguments)
-
-    return decode
-
-
-def _reader(name: str, hint: Any) -> tuple[type[Any] | None, Callable[[Any], Any] | None]:
-    """The type that a field's JSON must have (None = it is looked at later), and what turns it into the value."""
-    if dataclasses.is_dataclass(hint):
-        return None, partial(from_json, cast(type[Any], hint))
-    if get_origin(hint) is tuple:
-        expected, read = _reader(name, get_args(hint)[0])
-        return list, partial(_read_items, name, expected, read)
-    if isinstance(hint, type) and issubclass(hint, IntEnum):
-        return int, partial(_member, name, hint)
-    if hint is int and name.endswith("_wei"):
-        return str, partial(_wei, name)
-    if hint in (int, str, bool):
-        return hint, None
-    raise InvalidInput(f"{name} has a type that snapshots do not have: {hint}")  # pragma: no cover
-
-
-def _read_items(
-    name: str, expected: type[Any] | None, read: Callable[[Any], Any] | None, values: list[Any]
-) -> tuple[Any, ...]:
-    if expected is not None:
-        for value in values:
-            if type(value) is not expected:
-                raise InvalidInput(f"{name} is {value!r}, not {expected.__name__}")
-    return tuple(values) if read is None else tuple(map(read, values))
-
-
-def _wei(name: str, text: str) -> int:
-    if not _DECIMAL.fullmatch(text):
-        raise InvalidInput(f"{name} is {text!r}, not a decimal number of at most 78 digits")
-    return int(text)
-
-
-def _member(name: str, kind: type[IntEnum], value: int) -> IntEnum:
+def _text(document: Mapping[str, Json]) -> bytes:
     try:
-        return kind(value)
-    except ValueError as exc:
-        raise InvalidInput(f"{name} is {value}, which no {kind.__name__} is") from exc
+        return orjson.dumps(document, option=_CANONICAL)
+    except TypeError as exc:
+        raise InvalidInput(f"the inputs of a cycle have no canonical JSON: {exc}") from exc
 
 
-def _encoder_of(kind: type[Any]) -> _Encoder:
-    if kind not in _ENCODERS:
-        _ENCODERS[kind] = _make_encoder(kind)
-    return _ENCODERS[kind]
+# Frames
 
 
-def _make_encoder(kind: type[Any]) -> _Encoder:
-    """What makes objects of a dataclass into JSON, by its hints and not by looking at each value: a snapshot has
-    hundreds of thousands. Keys come out sorted."""
-    hints = get_type_hints(kind)
-    names = sorted(hints)
-    converters = [(index, found) for index, name in enumerate(names) if (found := _converter(name, hints[name]))]
-    read = operator.attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
-
-    def encode(value: Any) -> dict[str, Json]:
-        values = list(read(value))
-        for index, convert in converters:
-            values[index] = convert(values[index])
-        return dict(zip(names, values, strict=True))
-
-    return encode
+def _frame_json(inputs: CycleInputs) -> dict[str, Json]:
+    return to_json(Frame(*(getattr(inputs, name) for name in _FRAME)))
 
 
-def _converter(name: str, hint: Any) -> Callable[[Any], Json] | None:
-    """What turns a field's value into JSON; None when it is so already."""
-    if dataclasses.is_dataclass(hint):
-        return _encoder_of(cast(type[Any], hint))
-    if get_origin(hint) is tuple:
-        item = _converter(name, get_args(hint)[0])
-        return list if item is None else lambda values: [item(value) for value in values]
-    if isinstance(hint, type) and issubclass(hint, IntEnum):
-        return int
-    return str if hint is int and name.endswith("_wei") else None
+def _frame_of(document: Any) -> dict[str, Any]:
+    frame: Any = from_json(Frame, document)
+    return {name: getattr(frame, name) for name in _FRAME}
+
+
+def _object(document: Any, names: frozenset[str], what: str) -> Any:
+    if not isinstance(document, dict) or document.keys() != names:
+        odd = sorted(document.keys() ^ names) if isinstance(document, dict) else "it is no object"
+        raise InvalidInput(f"the snapshot's {what} has missing or unknown fields: {odd}")
+    return document
+
+
+# Tables
+
+
+def _read(rows: _Rows, document: Any) -> list[Any]:
+    keys = document.get(rows.key_name) if isinstance(document, dict) else None
+    if not isinstance(keys, list):
+        raise InvalidInput(f"the keys of {rows.name} are no list")
+    return rows.table.read(document, len(keys))
+
+
+def _diff(rows: _Rows, old: Sequence[Any], new: Sequence[Any]) -> dict[str, Json]:
+    before = {rows.key(row): row for row in old}
+    added, changed, seen = [], [], 0
+    for number, row in enumerate(new):
+        was = before.get(rows.key(row))
+        if was is None:
+            added.append(row)
+            continue
+        seen += 1
+        if was is not row and was != row:
+            changed.append((number, was, row))
+    gone: list[str] = []
+    if seen < len(before):
+        now = {rows.key(row) for row in new}
+        gone = [key for key in before if key not in now]
+    leaving: list[Json] = [*gone]
+    return {"changed": _changed(rows, changed), "gone": leaving, "new": rows.table.write(added)}
+
+
+def _changed(rows: _Rows, changed: Sequence[tuple[int, Any, Any]]) -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for name, column in rows.table.columns.items():
+        get = attrgetter(name)
+        own = [(number, get(row)) for number, was, row in changed if get(was) != get(row)]
+        if own:
+            values = column.write([value for _, value in own])
+            found[name] = {"rows": [number for number, _ in own], "values": values}
+    return found
+
+
+def _patched(rows: _Rows, old: Sequence[Any], document: Any) -> tuple[Any, ...]:
+    _object(document, frozenset({"changed", "gone", "new"}), f"{rows.name} of a delta")
+    gone, changed = document["gone"], document["changed"]
+    if not isinstance(gone, list) or not all(isinstance(key, str) for key in gone) or not isinstance(changed, dict):
+        raise InvalidInput(f"the {rows.name} of a delta do not say what changed")
+    leaving = set(gone)
+    kept = [row for row in old if rows.key(row) not in leaving] if leaving else list(old)
+    added = _read(rows, document["new"])
+    now = sorted([*kept, *added], key=rows.key) if added else kept
+    patches: dict[int, dict[str, Any]] = {}
+    for name, found in changed.items():
+        for number, value in _values(rows, name, found, len(now)):
+            patches.setdefault(number, {})[name] = value
+    for number, patch in patches.items():
+        now[number] = replace(now[number], **patch)
+    return tuple(now)
+
+
+def _values(rows: _Rows, name: str, found: Any, count: int) -> list[tuple[int, Any]]:
+    """The rows in which a field changed, and its values."""
+    column = rows.table.columns.get(name)
+    _object(found, frozenset({"rows", "values"}), f"change of {name}")
+    numbers = found["rows"]
+    if column is None or not isinstance(numbers, list):
+        raise InvalidInput(f"{rows.name} have no field {name}, or it does not say in which rows it changed")
+    if not all(type(number) is int and 0 <= number < count for number in numbers):
+        raise InvalidInput(f"{name} changed in a row that {rows.name} do not have")
+    return list(zip(numbers, column.read(found["values"], len(numbers)), strict=True))

@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median_low
+from typing import TypeVar
 
 import structlog
 
 from headrace.core import typed_data
 from headrace.core.canonical import canonical_json
-from headrace.core.envelope import content_of, hash_payload
+from headrace.core.envelope import content_of
 from headrace.core.errors import ChainUnavailable, IllegalTransition, InvalidInput, SignerUnavailable
 from headrace.core.events import BlockRef
+from headrace.core.fields import to_json
 from headrace.core.gas import counted_verifier_gas, required_answer_bytes
 from headrace.core.lifecycle import Cause
 from headrace.core.lost import MAX_UNRECORDED
@@ -25,16 +27,26 @@ from headrace.core.scheduling import (
     Anchor,
     CycleInputs,
     CyclePlan,
+    Engine,
     NodeView,
     Offer,
     PlannedDecision,
     Policy,
     WaitingRequest,
-    plan_cycle,
 )
-from headrace.core.snapshot import encode_snapshot, policy_hash, to_json
+from headrace.core.snapshot import SnapshotWriter, policy_hash
 from headrace.core.tasks import LinkedNode
-from headrace.core.types import ZERO_HASH, Address, Assignment, Decision, DecisionKind, GasQuote, Hash32, MarketTerms
+from headrace.core.types import (
+    ZERO_HASH,
+    Address,
+    Assignment,
+    Decision,
+    DecisionKind,
+    GasQuote,
+    Hash32,
+    MarketTerms,
+    Reason,
+)
 from headrace.core.work import expected_work
 from headrace.ports import (
     Chain,
@@ -83,6 +95,7 @@ class _KnownNode:
     read_at_ms: int
 
 
+_T = TypeVar("_T")
 _Tried = Mapping[Hash32, Sequence[StoredAssignment]]
 
 
@@ -95,6 +108,7 @@ class _Caches:
     gas: tuple[Hash32, GasQuote] | None = None  # by the hash of the block before
     median_fee_wei: int = 0
     fees_at_ms: int = 0
+    last: dict[Hash32, Decision | None] = field(default_factory=dict)  # decisions on what waits
 
 
 class Scheduler:
@@ -142,6 +156,8 @@ class Scheduler:
         self._performance = performance or Performance()
         self._domain = typed_data.Domain(chain.chain_id, chain.market)
         self._caches = _Caches()
+        self._engine = Engine()
+        self._snapshots = SnapshotWriter()
         self._ttl_ms = self._settings.node_facts_ttl_ms
         self._refreshing: asyncio.Task[None] | None = None
 
@@ -208,8 +224,8 @@ class Scheduler:
         if found is None:
             return None  # the indexer rings when it is done
         anchor, waiting = found
-        last = await self._store.last_decisions([request.request_id for request in waiting])
-        waiting = [request for request in waiting if not _is_given_up(last.get(request.request_id))]
+        last = await self._last_decisions([request.request_id for request in waiting])
+        waiting = [request for request in waiting if not _is_given_up(last[request.request_id])]
         if not waiting:
             return None
         tried_of = await self._store.assignments_of([stored.request_id for stored in waiting])
@@ -218,8 +234,8 @@ class Scheduler:
             return None
         round_ = await self._store.open_round(self._clock.now_ms(), self._first_round)
         inputs = await self._inputs(round_, anchor, waiting, tried_of)
-        plan = await _planned(inputs)
-        if not any(_is_news(planned.decision, last) for planned in plan.decisions):
+        plan = await self._planned(inputs)
+        if not plan.decisions:
             return None
         try:
             await self._persist(inputs, plan, tried_of)
@@ -230,11 +246,30 @@ class Scheduler:
             return None
         return plan
 
+    async def _planned(self, inputs: CycleInputs) -> CyclePlan:
+        return await _aside(inputs, lambda: self._engine.plan(inputs))
+
+    async def _last_decisions(self, request_ids: Sequence[Hash32]) -> dict[Hash32, Decision | None]:
+        """The last decision on each of these, which is looked up once."""
+        known = self._caches.last
+        unknown = [request_id for request_id in request_ids if request_id not in known]
+        found = await self._store.last_decisions(unknown) if unknown else {}
+        self._caches.last = {
+            request_id: known[request_id] if request_id in known else found.get(request_id)
+            for request_id in request_ids
+        }
+        return self._caches.last
+
+    def _last_reason(self, request_id: Hash32) -> Reason:
+        last = self._caches.last.get(request_id)
+        return last.reason if last else Reason.NONE
+
     async def _inputs(
         self, round_: StoredRound, anchor: BlockRef, waiting: Sequence[StoredRequest], tried_of: _Tried
     ) -> CycleInputs:
         """What the next cycle of a round decides on."""
-        requests = await self._waiting_requests(waiting, tried_of, round_.round)
+        views = await self._waiting_requests(waiting, tried_of, round_.round)
+        requests = tuple(replace(view, last_reason=self._last_reason(view.request_id)) for view in views)
         nodes, gas = await self._node_views(), await self._gas_quote(anchor)
         carried = await self._store.carried()
         return CycleInputs(
@@ -262,6 +297,7 @@ class Scheduler:
             if round_.state == "open" and round_.cycles and round_.policy_hash != self._policy_hash:
                 log.info("policy_changed", round=round_.round, before=round_.policy_hash, now=self._policy_hash)
                 await leave_behind(self._store, round_)
+                self._caches.last.clear()  # if it assigned nothing, its decisions are forgotten
 
     async def _leave_round_to_list_again(self, waiting: Sequence[StoredRequest], tried_of: _Tried) -> None:
         """Close the open round when a request of it waits for what only another round can have.
@@ -291,17 +327,19 @@ class Scheduler:
         return waiting >= MAX_UNRECORDED
 
     async def _persist(self, inputs: CycleInputs, plan: CyclePlan, tried_of: _Tried) -> None:
-        snapshot = encode_snapshot(inputs)
+        snapshot_hash, snapshot = await _aside(inputs, lambda: self._snapshots.write(inputs))
         cycle = StoredCycle(
             round=inputs.round,
             cycle=inputs.cycle,
-            snapshot_hash=hash_payload(snapshot),
+            snapshot_hash=snapshot_hash,
             anchor=inputs.anchor,
             planned_at_ms=inputs.now_ms,
             plan=plan,
         )
         assignments = await self._signed(inputs, plan, tried_of)
         await self._store.add_cycle(cycle, snapshot, assignments, self._policy_hash)
+        self._snapshots.keep(snapshot_hash, snapshot, inputs)
+        self._caches.last.update((each.decision.request_id, each.decision) for each in plan.decisions)
         self._metrics.observe("headrace_cycle_requests", len(inputs.requests))
         for kind in DecisionKind:
             if amount := len(plan.of_kind(kind)):
@@ -540,11 +578,11 @@ def _node_view(linked: LinkedNode, known: _KnownNode, running: Running, performa
     )
 
 
-async def _planned(inputs: CycleInputs) -> CyclePlan:
-    """The plan of a cycle. One over many requests takes long enough for the other loops to miss the processor."""
+async def _aside(inputs: CycleInputs, work: Callable[[], _T]) -> _T:
+    """Do what may take long. Over many requests it takes so long that other loops would miss the processor."""
     if len(inputs.requests) < MANY_REQUESTS:
-        return plan_cycle(inputs)
-    return await asyncio.to_thread(plan_cycle, inputs)
+        return work()
+    return await asyncio.to_thread(work)
 
 
 def _fixes_its_answer(prompt: bytes) -> bool:
@@ -572,10 +610,3 @@ def _prompt_of(stored: StoredRequest) -> tuple[Hash32, Address]:
 
 def _is_given_up(last: Decision | None) -> bool:
     return last is not None and last.kind is DecisionKind.TOO_LATE
-
-
-def _is_news(decision: Decision, last: Mapping[Hash32, Decision]) -> bool:
-    before = last.get(decision.request_id)
-    if decision.kind is DecisionKind.ASSIGNED or before is None:
-        return True
-    return (decision.kind, decision.reason) != (before.kind, before.reason)

@@ -25,6 +25,7 @@ from headrace.core.canonical import content_hash
 from headrace.core.envelope import hash_payload, quorum_salt, seal
 from headrace.core.fairness import Account
 from headrace.core.fees import charged_gas, charged_gas_price_wei, payout
+from headrace.core.fields import to_json
 from headrace.core.merkle import leaf_of, proof_of, root_of, sort_decisions
 from headrace.core.requests import pack, request_id
 from headrace.core.rounds import close_round, merge_decisions
@@ -39,7 +40,7 @@ from headrace.core.scheduling import (
     WaitingRequest,
     plan_cycle,
 )
-from headrace.core.snapshot import encode_snapshot, policy_hash, to_json
+from headrace.core.snapshot import encode_delta, encode_snapshot, policy_hash
 from headrace.core.tasks import Heartbeat
 from headrace.core.typed_data import Domain
 from headrace.core.types import (
@@ -657,8 +658,45 @@ def snapshots() -> list[Entry]:
         snapshot_entry("drawn", cycle_inputs(many, drawn := [random_node(rng, key) for key in nodes], lane_streak=19)),
         snapshot_entry("quorums, balanced", replace(quorums(), policy=BALANCED)),
         snapshot_entry("reasons of balanced", reasons_of_balanced()),
-        snapshot_entry("drawn, balanced", balanced(many, drawn)),
+        snapshot_entry("drawn, balanced", first := balanced(many, drawn)),
+        delta_entry("a cycle later", first, later(first)),
     ]
+
+
+def later(inputs: CycleInputs) -> CycleInputs:
+    """The cycle after: some requests were assigned, one is new, one pays more, nodes were heard and one left."""
+    plan = plan_cycle(inputs)
+    reasons = {each.decision.request_id: each.decision.reason for each in plan.of_kind(DecisionKind.SKIPPED)}
+    waiting = [
+        replace(each, last_reason=reasons[each.request_id]) for each in inputs.requests if each.request_id in reasons
+    ]
+    waiting[0] = replace(waiting[0], priority_fee_wei=waiting[0].priority_fee_wei + 10**16)
+    waiting.append(waiting_request(hash_of("waiting later")))
+    heard = [
+        replace(each, heartbeat_at_ms=each.heartbeat_at_ms + 5_000, heartbeat='{"region":"Zürich","sequence":8}')
+        for each in inputs.nodes[1:]
+    ]
+    return replace(
+        inputs,
+        cycle=inputs.cycle + 1,
+        now_ms=inputs.now_ms + 5_000,
+        requests=tuple(sorted(waiting, key=lambda request: request.request_id)),
+        nodes=tuple(heard),
+        lane_lag=plan.lane_lag,
+        floor_work=plan.floor_work,
+        accounts=plan.accounts,
+    )
+
+
+def delta_entry(name: str, base: CycleInputs, inputs: CycleInputs) -> Entry:
+    base_hash = "0x" + keccak(encode_snapshot(base)).hex()
+    text = encode_delta(base, base_hash, inputs)
+    return {
+        **snapshot_entry(name, inputs),
+        "text": text.decode(),
+        "hash": "0x" + keccak(text).hex(),
+        "base": base_hash,
+    }
 
 
 def reasons_of_balanced() -> CycleInputs:

@@ -8,7 +8,7 @@ from headrace.adapters.sql.part import StorePart
 from headrace.adapters.sql.tables import policies
 from headrace.core.cycle import Policy
 from headrace.core.errors import InvalidInput
-from headrace.core.snapshot import from_json, to_json
+from headrace.core.fields import from_json, to_json
 from headrace.core.types import Hash32
 
 

@@ -197,7 +197,7 @@ class RoundStore(StorePart):
             for chunk in chunks(list(dict.fromkeys(request_ids))):
                 newest = func.row_number().over(
                     partition_by=decisions.c.request_id,
-                    order_by=(decisions.c.round.desc(), decisions.c.cycle.desc(), decisions.c.position),
+                    order_by=(decisions.c.round.desc(), decisions.c.cycle.desc(), decisions.c.position.desc()),
                 )
                 ranked = select(decisions, newest.label("rank")).where(decisions.c.request_id.in_(chunk)).subquery()
                 rows = await connection.execute(select(ranked).where(ranked.c.rank == 1))

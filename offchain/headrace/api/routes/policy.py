@@ -12,7 +12,8 @@ from headrace.api.dependencies import Context
 from headrace.api.documenting import errors
 from headrace.api.routing import GuardedRoute
 from headrace.core.cycle import Policy
-from headrace.core.snapshot import policy_hash, to_json
+from headrace.core.fields import to_json
+from headrace.core.snapshot import policy_hash
 
 router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["policy"])
 

@@ -20,6 +20,7 @@ from headrace.core.cycle import NodeView, Offer, Policy, WaitingRequest
 MOST_REWARD_WEI = 2**59
 MOST_MS = 2**20
 MOST_DELAY_WEI_PER_MS = 2**39
+MOST_FEE_WEI = 2**62
 MOST_TOKENS = 2**24
 MOST_COMPLEXITY_MILLI = 2**24
 LOAD_MS_PER_MB = 2
@@ -41,7 +42,7 @@ def expected_ms(request: WaitingRequest, node: NodeView, offer: Offer, placed: i
         busy_ms = min(request.max_output_tokens, MOST_TOKENS) * min(offer.us_per_token, MOST_MS * 1000) // 1000
     else:
         busy_ms = min(node.avg_latency_ms, MOST_MS) * min(request.complexity_milli, MOST_COMPLEXITY_MILLI) // 1000
-    cold_ms = 0 if offer.is_warm else min(MOST_MS, request.required_memory_mb * LOAD_MS_PER_MB)
+    cold_ms = 0 if offer.is_warm else min(MOST_MS, min(request.required_memory_mb, MOST_MS) * LOAD_MS_PER_MB)
     places = max(1, node.max_in_flight)
     taken = min(node.in_flight + placed, places)
     return min(MOST_MS, min(busy_ms, MOST_MS) * (places + taken) // places + cold_ms)
@@ -50,7 +51,7 @@ def expected_ms(request: WaitingRequest, node: NodeView, offer: Offer, placed: i
 def delay_wei_per_ms(request: WaitingRequest, policy: Policy, now_ms: int) -> int:
     """What a millisecond of waiting costs."""
     left_s = max(1, request.deadline_s - now_ms // 1000)
-    delay_wei_per_s = max(policy.least_delay_wei_per_s, request.priority_fee_wei // left_s)
+    delay_wei_per_s = max(policy.least_delay_wei_per_s, min(request.priority_fee_wei, MOST_FEE_WEI) // left_s)
     return min(MOST_DELAY_WEI_PER_MS, delay_wei_per_s // 1000)
 
 

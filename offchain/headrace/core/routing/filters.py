@@ -10,8 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from headrace.core.routing.candidates import Candidates
-from headrace.core.routing.table import Mask, above_most
-from headrace.core.types import ZERO_ADDRESS, MarketTerms, Reason
+from headrace.core.routing.columns import Mask, capped
+from headrace.core.types import ZERO_ADDRESS, Reason
 
 
 class Filter(Protocol):
@@ -22,8 +22,8 @@ class Filter(Protocol):
         """Why a request is skipped when this filter leaves nobody."""
         ...
 
-    def keeps(self, candidates: Candidates, terms: MarketTerms) -> Mask | None:
-        """True for each node that passes; None when all do."""
+    def keeps(self, candidates: Candidates) -> Mask | None:
+        """True for each node that passes, by request and node; None when all do. One row stands for all requests."""
         ...
 
 
@@ -32,12 +32,15 @@ class CanProve:
 
     reason = Reason.NO_PROOF
 
-    def keeps(self, candidates: Candidates, terms: MarketTerms) -> Mask | None:
+    def keeps(self, candidates: Candidates) -> Mask | None:
         """See `Filter`."""
-        verifier, nodes = candidates.request.verifier, candidates.table.nodes
-        if verifier == ZERO_ADDRESS:
+        requests, nodes = candidates.requests, candidates.nodes.nodes
+        if all(request.verifier == ZERO_ADDRESS for request in requests):
             return None
-        return np.array([verifier in nodes[row].verifiers for row in candidates.block.rows.tolist()], dtype=bool)
+        proves = [nodes[row].verifiers for row in candidates.block.rows.tolist()]
+        return np.array(
+            [[request.verifier in (ZERO_ADDRESS, *each) for each in proves] for request in requests], dtype=bool
+        )
 
 
 class Heard:
@@ -45,10 +48,11 @@ class Heard:
 
     reason = Reason.NODES_SILENT
 
-    def keeps(self, candidates: Candidates, terms: MarketTerms) -> Mask | None:
+    def keeps(self, candidates: Candidates) -> Mask | None:
         """See `Filter`."""
         oldest_ms = candidates.now_ms - candidates.policy.heartbeat_timeout_ms
-        return candidates.table.heartbeat_at_ms[candidates.block.rows] >= oldest_ms
+        is_heard: Mask = candidates.of_node("heartbeat_at_ms")[None, :] >= oldest_ms
+        return is_heard
 
 
 class NotTried:
@@ -56,11 +60,16 @@ class NotTried:
 
     reason = Reason.NODES_EXCLUDED
 
-    def keeps(self, candidates: Candidates, terms: MarketTerms) -> Mask | None:
+    def keeps(self, candidates: Candidates) -> Mask | None:
         """See `Filter`."""
-        row_of = candidates.table.row_of
-        tried = [row_of[node] for node in candidates.request.excluded_nodes if node in row_of]
-        return ~np.isin(candidates.block.rows, tried) if tried else None
+        row_of, requests = candidates.nodes.row_of, candidates.requests
+        if not any(request.excluded_nodes for request in requests):
+            return None
+        keeps: Mask = np.ones((len(requests), len(candidates.block.rows)), dtype=bool)
+        for index, request in enumerate(requests):
+            tried = [row_of[node] for node in request.excluded_nodes if node in row_of]
+            keeps[index] = ~np.isin(candidates.block.rows, tried)
+        return keeps
 
 
 class Affordable:
@@ -68,9 +77,10 @@ class Affordable:
 
     reason = Reason.PRICE_ABOVE_MAX
 
-    def keeps(self, candidates: Candidates, terms: MarketTerms) -> Mask | None:
+    def keeps(self, candidates: Candidates) -> Mask | None:
         """See `Filter`."""
-        return candidates.rewards_wei <= above_most(candidates.request.max_reward_wei)
+        is_paid: Mask = candidates.rewards_wei <= candidates.of_request("node_max_reward_wei")
+        return is_paid
 
 
 class WithinProbation:
@@ -78,10 +88,12 @@ class WithinProbation:
 
     reason = Reason.PROBATION
 
-    def keeps(self, candidates: Candidates, terms: MarketTerms) -> Mask | None:
+    def keeps(self, candidates: Candidates) -> Mask | None:
         """See `Filter`."""
-        is_within = candidates.rewards_wei <= above_most(terms.probation_max_reward_wei)
-        return is_within | candidates.table.is_graduated[candidates.block.rows]
+        if candidates.is_graduated.all():
+            return None
+        is_within: Mask = candidates.rewards_wei <= capped(candidates.terms.probation_max_reward_wei)
+        return is_within | candidates.is_graduated
 
 
 class HasMemory:
@@ -89,10 +101,10 @@ class HasMemory:
 
     reason = Reason.NODE_MEMORY
 
-    def keeps(self, candidates: Candidates, terms: MarketTerms) -> Mask | None:
+    def keeps(self, candidates: Candidates) -> Mask | None:
         """See `Filter`."""
-        needed_mb = above_most(candidates.request.required_memory_mb)
-        return candidates.table.free_memory_mb[candidates.block.rows] >= needed_mb
+        has_it: Mask = candidates.of_node("free_memory_mb") >= candidates.of_request("required_memory_mb")
+        return has_it
 
 
 class InTime:
@@ -100,10 +112,10 @@ class InTime:
 
     reason = Reason.NODES_TOO_SLOW
 
-    def keeps(self, candidates: Candidates, terms: MarketTerms) -> Mask | None:
+    def keeps(self, candidates: Candidates) -> Mask | None:
         """See `Filter`."""
-        left_ms = candidates.request.deadline_s * 1000 - candidates.now_ms
-        return candidates.expected_ms <= left_ms
+        is_in_time: Mask = candidates.expected_ms <= candidates.left_ms
+        return is_in_time
 
 
 class StakeCovers:
@@ -111,9 +123,10 @@ class StakeCovers:
 
     reason = Reason.STAKE_SHORT
 
-    def keeps(self, candidates: Candidates, terms: MarketTerms) -> Mask | None:
+    def keeps(self, candidates: Candidates) -> Mask | None:
         """See `Filter`."""
-        return candidates.table.stake_left_wei[candidates.block.rows] >= candidates.rewards_wei
+        is_covered: Mask = candidates.of_node("stake_left_wei") >= candidates.rewards_wei
+        return is_covered
 
 
 class HasPlace:
@@ -121,10 +134,10 @@ class HasPlace:
 
     reason = Reason.NODES_BUSY
 
-    def keeps(self, candidates: Candidates, terms: MarketTerms) -> Mask | None:
+    def keeps(self, candidates: Candidates) -> Mask | None:
         """See `Filter`."""
-        rows = candidates.block.rows
-        return candidates.table.in_flight[rows] < candidates.table.max_in_flight[rows]
+        has_place: Mask = candidates.of_node("in_flight") < candidates.of_node("max_in_flight")
+        return has_place[None, :]
 
 
 FILTERS: tuple[Filter, ...] = (
@@ -138,3 +151,22 @@ FILTERS: tuple[Filter, ...] = (
     StakeCovers(),
     HasPlace(),
 )
+
+
+def filtered(candidates: Candidates) -> tuple[Mask, list[Reason]]:
+    """Which nodes each request may have, and why those that may have none were left with none."""
+    keeps: Mask = np.ones((len(candidates.rows), len(candidates.block.rows)), dtype=bool)
+    reasons = [Reason.NO_NODE_FOR_MODEL] * len(candidates.rows)
+    is_left: Mask = keeps.any(axis=1)
+    for each in FILTERS:
+        passes = each.keeps(candidates)
+        if passes is None:
+            continue
+        keeps &= passes
+        still_left = keeps.any(axis=1)
+        for index in np.flatnonzero(is_left & ~still_left).tolist():
+            reasons[index] = each.reason
+        is_left = still_left
+        if not is_left.any():
+            break
+    return keeps, reasons

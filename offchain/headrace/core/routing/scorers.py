@@ -1,4 +1,4 @@
-"""What a route costs, term by term, in wei over the candidates of a request. `core/routing/cost.py` has the formulas.
+"""What a route costs, term by term, in wei, by request and node. `core/routing/cost.py` has the formulas.
 
 A route's cost is the sum of all terms: each is in wei, so that none needs a weight.
 """
@@ -10,8 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from headrace.core.routing.candidates import Candidates
+from headrace.core.routing.columns import Ints
 from headrace.core.routing.cost import MOST_MS, MOST_REWARD_WEI
-from headrace.core.routing.table import Ints
 
 
 class Scorer(Protocol):
@@ -45,7 +45,7 @@ class Miss:
         """See `Scorer`."""
         lease_wei = min(candidates.policy.miss_delay_ms, MOST_MS) * candidates.delay_wei_per_ms
         at_stake = np.minimum(MOST_REWARD_WEI, candidates.capped_rewards_wei + lease_wei)
-        misses: Ints = at_stake // 1000 * candidates.table.miss_milli[candidates.block.rows]
+        misses: Ints = at_stake // 1000 * candidates.of_node("miss_milli")
         return misses
 
 

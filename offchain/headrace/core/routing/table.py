@@ -1,6 +1,7 @@
 """The nodes of a cycle as columns, by the models that they offer: what filters and scorers look at all at once.
 
-A column is an array over the nodes in their ascending order, so that the first of equals is the one of the lowest key.
+Rows are in ascending order of the nodes' keys, so that the first of equals is the one of the lowest key. The table is
+kept from cycle to cycle and brought up to date by what changed: a heartbeat costs its own row.
 """
 
 from __future__ import annotations
@@ -8,105 +9,160 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
-from numpy.typing import NDArray
 
-from headrace.core.cycle import NodeView, WaitingRequest
-from headrace.core.fees import KIB, THOUSAND_TOKENS, is_on_probation
-from headrace.core.routing.cost import MOST_REWARD_WEI, miss_milli
+from headrace.core.cycle import NodeView, Offer
+from headrace.core.routing.columns import Changes, Columns, Ints, Mask, column
+from headrace.core.routing.cost import miss_milli
 from headrace.core.types import Address, Hash32, MarketTerms
 
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-_MOST = 2**62
-
-
-def _column(values: Sequence[int]) -> Ints:
-    return np.array([min(value, _MOST) for value in values], dtype=np.int64)
+_FIELDS = (
+    "free_memory_mb",
+    "in_flight",
+    "max_in_flight",
+    "avg_latency_ms",
+    "heartbeat_at_ms",
+    "settled_count",
+    "joined_at_s",
+)
+_DERIVED = {
+    "miss_milli": lambda node: miss_milli(node.answered, node.missed),
+    "stake_left_wei": lambda node: max(-1, node.stake_wei - node.exposure_wei),
+}
+_OFFERED = attrgetter("us_per_token", "is_warm", "price.per_prompt_kib_wei", "price.per_thousand_tokens_wei")
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The nodes that offer a model: their rows in the table, and what each asks."""
+    """The nodes that offer a model: their rows in the table, and what each asks. Prices are as columns hold them."""
 
     rows: Ints
-    per_prompt_kib_wei: Sequence[int]
-    per_thousand_tokens_wei: Sequence[int]
+    per_prompt_kib_wei: Ints
+    per_thousand_tokens_wei: Ints
     us_per_token: Ints
     is_warm: Mask
 
-    def rewards_wei(self, request: WaitingRequest) -> Ints:
-        """What each asks for a request, exact up to `MOST_REWARD_WEI` and anything above it beyond."""
-        kib = -(-request.prompt_bytes // KIB)
-        thousands = -(-request.max_output_tokens // THOUSAND_TOKENS)
-        if kib * self._dearest_kib_wei + thousands * self._dearest_thousand_wei < _MOST:
-            kibs, tokens = self._price_columns
-            rewards: Ints = kib * kibs + thousands * tokens
-            return rewards
-        pairs = zip(self.per_prompt_kib_wei, self.per_thousand_tokens_wei, strict=True)
-        return _column([kib * of_kib + thousands * of_tokens for of_kib, of_tokens in pairs])
-
     @cached_property
-    def _dearest_kib_wei(self) -> int:
-        return max(self.per_prompt_kib_wei)
+    def dearest(self) -> tuple[int, int]:
+        """The highest prices a KiB and a thousand tokens."""
+        return int(self.per_prompt_kib_wei.max()), int(self.per_thousand_tokens_wei.max())
 
-    @cached_property
-    def _dearest_thousand_wei(self) -> int:
-        return max(self.per_thousand_tokens_wei)
+    def at(self, chosen: Ints | Mask) -> Block:
+        """Some of its nodes, maybe more than once."""
+        return Block(
+            self.rows[chosen],
+            self.per_prompt_kib_wei[chosen],
+            self.per_thousand_tokens_wei[chosen],
+            self.us_per_token[chosen],
+            self.is_warm[chosen],
+        )
 
-    @cached_property
-    def _price_columns(self) -> tuple[Ints, Ints]:
-        return _column(self.per_prompt_kib_wei), _column(self.per_thousand_tokens_wei)
+    def set(self, index: int, offer: Offer) -> None:
+        """Write down what a node asks now."""
+        self.per_prompt_kib_wei[index] = column([offer.price.per_prompt_kib_wei])[0]
+        self.per_thousand_tokens_wei[index] = column([offer.price.per_thousand_tokens_wei])[0]
+        self.us_per_token[index] = column([offer.us_per_token])[0]
+        self.is_warm[index] = offer.is_warm
+        self.__dict__.pop("dearest", None)
 
 
 class NodeTable:
-    """The nodes of a cycle.
+    """The nodes of a cycle. `update` takes over those of the next."""
 
-    Args:
-        nodes: in ascending order of their keys.
-        terms: the market's numbers.
-        now_ms: of the cycle.
-    """
+    def __init__(self, nodes: Sequence[NodeView] = ()) -> None:
+        self._columns: Columns[NodeView] = Columns("node", _FIELDS, _DERIVED)
+        self._blocks: dict[Hash32, Block] = {}
+        self.update(nodes)
 
-    def __init__(self, nodes: Sequence[NodeView], terms: MarketTerms, now_ms: int) -> None:
-        self.nodes = nodes
-        self.row_of: dict[Address, int] = {node.node: row for row, node in enumerate(nodes)}
-        self.free_memory_mb = _column([node.free_memory_mb for node in nodes])
-        self.in_flight = _column([node.in_flight for node in nodes])
-        self.max_in_flight = _column([node.max_in_flight for node in nodes])
-        self.avg_latency_ms = _column([node.avg_latency_ms for node in nodes])
-        self.heartbeat_at_ms = _column([node.heartbeat_at_ms for node in nodes])
-        self.miss_milli = _column([miss_milli(node.answered, node.missed) for node in nodes])
-        self.stake_left_wei = _column([max(-1, node.stake_wei - node.exposure_wei) for node in nodes])
-        now_s = now_ms // 1000
-        self.is_graduated: Mask = np.array(
-            [not is_on_probation(terms, node.settled_count, node.joined_at_s, now_s) for node in nodes], dtype=bool
-        )
-        self._blocks = _blocks_of(nodes)
+    def update(self, nodes: Sequence[NodeView]) -> None:
+        """Take over the nodes of now, in ascending order of their keys."""
+        before = self._columns.rows
+        changes = self._columns.update(nodes)
+        stale = self._renumber(before, nodes, changes)
+        for number, was in zip(changes.changed, changes.before, strict=True):
+            stale |= self._offered_anew(number, was, nodes[number])
+        if stale:
+            self._rebuild(stale)
+
+    @property
+    def nodes(self) -> Sequence[NodeView]:
+        """The nodes, by row."""
+        return self._columns.rows
+
+    @property
+    def row_of(self) -> dict[Address, int]:
+        """The row of each node."""
+        return self._columns.row_of
+
+    def __getitem__(self, name: str) -> Ints:
+        """A column by its name: a field of `NodeView`, or `miss_milli`, or `stake_left_wei`."""
+        return self._columns.arrays[name]
+
+    def is_graduated(self, terms: MarketTerms, now_ms: int) -> Mask:
+        """Whose rewards the market no longer caps, as `fees.is_on_probation` has it."""
+        is_known: Mask = self._columns.arrays["settled_count"] >= terms.probation_settled_count
+        return is_known & (self._columns.arrays["joined_at_s"] <= now_ms // 1000 - terms.probation_duration_s)
 
     def offering(self, model_id: Hash32) -> Block | None:
         """The nodes that offer a model; None when there are none."""
         return self._blocks.get(model_id)
 
+    def _renumber(
+        self, before: Sequence[NodeView], nodes: Sequence[NodeView], changes: Changes[NodeView]
+    ) -> set[Hash32]:
+        """Give blocks the rows of now. Models of nodes that left must be rebuilt."""
+        if changes.moved is None:
+            return set()
+        now_at = np.full(len(before), -1, dtype=np.int64)
+        there = changes.moved >= 0
+        now_at[changes.moved[there]] = np.flatnonzero(there)
+        stale: set[Hash32] = set()
+        for model_id, block in self._blocks.items():
+            rows = now_at[block.rows]
+            if (rows < 0).any():
+                stale.add(model_id)
+            else:
+                block.rows[:] = rows
+        return stale
 
-def _blocks_of(nodes: Sequence[NodeView]) -> dict[Hash32, Block]:
-    offers: dict[Hash32, list[tuple[int, int, int, int, bool]]] = {}
-    for row, node in enumerate(nodes):
+    def _offered_anew(self, number: int, was: NodeView | None, node: NodeView) -> set[Hash32]:
+        """Write down what a node asks now. The models that it did not offer before, or does no more, are rebuilt."""
+        if was is not None and was.offers == node.offers:
+            return set()
+        models_before = [offer.model_id for offer in was.offers] if was else []
+        models = [offer.model_id for offer in node.offers]
+        if models != models_before or len(set(models)) < len(models):
+            return {*models, *models_before}
         for offer in node.offers:
-            price = offer.price
-            entry = (row, price.per_prompt_kib_wei, price.per_thousand_tokens_wei, offer.us_per_token, offer.is_warm)
-            offers.setdefault(offer.model_id, []).append(entry)
-    blocks = {}
-    for model_id, entries in offers.items():
-        rows, kibs, thousands, paces, warm = zip(*entries, strict=True)
-        blocks[model_id] = Block(_column(rows), kibs, thousands, _column(paces), np.array(warm, dtype=bool))
-    return blocks
+            block = self._blocks[offer.model_id]
+            index = int(np.searchsorted(block.rows, number))
+            if index < len(block.rows) and block.rows[index] == number:
+                block.set(index, offer)
+        return set()
 
-
-def above_most(wei: int) -> int:
-    """An amount as it can be compared with a column of rewards: all above what columns hold is alike."""
-    return min(wei, _MOST)
-
-
-__all__ = ["MOST_REWARD_WEI", "Block", "Ints", "Mask", "NodeTable", "above_most"]
+    def _rebuild(self, models: set[Hash32]) -> None:
+        for model_id in models:
+            self._blocks.pop(model_id, None)
+        found = [
+            (offer.model_id, row, offer)
+            for row, node in enumerate(self.nodes)
+            for offer in node.offers
+            if offer.model_id in models
+        ]
+        if not found:
+            return
+        ids, rows, offers = zip(*found, strict=True)
+        codes = dict(zip(dict.fromkeys(ids), range(len(ids)), strict=False))
+        code_of, row_of = np.array([codes[each] for each in ids], dtype=np.int64), np.array(rows, dtype=np.int64)
+        paces, warm, kibs, thousands = zip(*map(_OFFERED, offers), strict=True)
+        whole = Block(row_of, column(kibs), column(thousands), column(paces), np.array(warm, dtype=bool))
+        order = np.lexsort((row_of, code_of))
+        # A model that is listed twice is offered as it was listed first.
+        is_first = np.ones(len(order), dtype=bool)
+        is_first[1:] = (np.diff(code_of[order]) != 0) | (np.diff(row_of[order]) != 0)
+        order = order[is_first]
+        ends = np.cumsum(np.bincount(code_of[order], minlength=len(codes)))
+        for model_id, chosen in zip(codes, np.split(order, ends[:-1]), strict=True):
+            self._blocks[model_id] = whole.at(chosen)

@@ -142,6 +142,8 @@ class _Cycle:
         return score_of(_reference_request(request), self._inputs.now_ms)
 
     def _skip(self, request: WaitingRequest, reason: Reason) -> None:
+        if reason is request.last_reason:
+            return  # it was told so
         self._decide(request, DecisionKind.SKIPPED, reason, self._score(request))
 
     def _decide(

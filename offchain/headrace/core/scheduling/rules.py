@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from headrace.core.cycle import BALANCED, CycleInputs, NodeView, Offer, WaitingRequest
 from headrace.core.fees import charged_gas, charged_gas_price_wei, is_on_probation, reward_wei
 from headrace.core.gas import call_out_gas, fits_alone
 from headrace.core.routing.cost import expected_ms
-from headrace.core.types import ZERO_ADDRESS, Address, Lane, Reason
+from headrace.core.types import ZERO_ADDRESS, Address, Hash32, Lane, Reason
 
 LISTINGS_AN_ASSIGNMENT = 2
 """How often a quorum is listed at most, times the assignments that the policy allows a single request. Each listing is
@@ -42,9 +43,23 @@ class Route:
 class Rules:
     """The rules over one cycle's inputs."""
 
-    def __init__(self, inputs: CycleInputs) -> None:
+    def __init__(self, inputs: CycleInputs, offering: Callable[[Hash32], Sequence[NodeView]] | None = None) -> None:
+        """
+        Args:
+            inputs: of the cycle.
+            offering: the nodes that offer a model, where they are known; else all are looked through.
+        """
         self._inputs = inputs
-        self._by_key = {node.node: node for node in inputs.nodes}
+        self._offering = offering or self._nodes_offering
+        self._charges: dict[tuple[int, ...], int] = {}
+        self._fitting: dict[tuple[int, int, int, int], bool] = {}
+
+    @cached_property
+    def _by_key(self) -> dict[Address, NodeView]:
+        return {node.node: node for node in self._inputs.nodes}
+
+    def _nodes_offering(self, model_id: Hash32) -> Sequence[NodeView]:
+        return [node for node in self._inputs.nodes if any(offer.model_id == model_id for offer in node.offers)]
 
     def is_realtime(self, request: WaitingRequest) -> bool:
         """Whether a request pays for the lane that it asks for."""
@@ -63,11 +78,17 @@ class Rules:
             return Reason.ATTEMPTS_EXHAUSTED
         if request.k and request.supersedes_round >= self._inputs.round:
             return Reason.ROUND_OF_QUORUM
-        if not fits_alone(request.callback_gas, request.verifier_gas, request.answer_bytes, max(1, request.k)):
+        if not self._fits_alone(request):
             return Reason.ANSWER_TOO_LONG
         if self.gas_charge_wei(request) > request.gas_budget_wei:
             return Reason.GAS_BUDGET_SHORT
         return Reason.NONE
+
+    def _fits_alone(self, request: WaitingRequest) -> bool:
+        of = (request.callback_gas, request.verifier_gas, request.answer_bytes, max(1, request.k))
+        if of not in self._fitting:
+            self._fitting[of] = fits_alone(*of)
+        return self._fitting[of]
 
     def _is_exhausted(self, request: WaitingRequest) -> bool:
         if not request.k:
@@ -78,11 +99,14 @@ class Rules:
 
     def gas_charge_wei(self, request: WaitingRequest) -> int:
         """What its settlement is expected to be charged, at the price of now."""
-        size = self._inputs.policy.expected_batch_size if request.batchable else 1
-        # That other quorums of the same nodes are in the batch cannot be counted on.
-        gas = charged_gas(self._inputs.terms, size, request.answer_bytes, max(1, request.k))
-        gas += call_out_gas(request.callback_gas, request.verifier_gas)
-        return gas * charged_gas_price_wei(self._inputs.terms, self._inputs.gas)
+        of = (request.batchable, request.answer_bytes, request.k, request.callback_gas, request.verifier_gas)
+        if of not in self._charges:
+            size = self._inputs.policy.expected_batch_size if request.batchable else 1
+            # That other quorums of the same nodes are in the batch cannot be counted on.
+            gas = charged_gas(self._inputs.terms, size, request.answer_bytes, max(1, request.k))
+            gas += call_out_gas(request.callback_gas, request.verifier_gas)
+            self._charges[of] = gas * charged_gas_price_wei(self._inputs.terms, self._inputs.gas)
+        return self._charges[of]
 
     def could_be_served(self, request: WaitingRequest) -> bool:
         """Whether the nodes that there are could take it, were they free."""
@@ -140,7 +164,7 @@ class Rules:
         wanted, taken = request.k - len(kept), taken_owners(request, kept)
         if wanted > spares_left(request):
             return Reason.NODES_SILENT  # a node that it goes on with is away, and no other may be tried any more
-        remaining = list(self._inputs.nodes)
+        remaining = list(self._offering(request.model_id))
         for excludes, reason in self.filters():
             remaining = [node for node in remaining if not excludes(request, node)]
             if len(owners_of(remaining) - taken) < wanted:
