@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from dataclasses import replace
 from itertools import accumulate
 from random import Random
 
 from headrace.core.canonical import canonical_json
-from headrace.core.fields import to_json
+from headrace.core.fields import from_json, to_json
 from headrace.core.keccak import keccak
 from headrace.core.scheduling import (
     BALANCED,
     SHARED,
     Anchor,
     CycleInputs,
+    CyclePlan,
     NodeView,
     Offer,
     Policy,
     WaitingRequest,
 )
 from headrace.core.tasks import Heartbeat
-from headrace.core.types import GasQuote, Lane, Price
+from headrace.core.types import DecisionKind, GasQuote, Lane, Price
 from headrace.core.work import expected_work
 from tests.fakes import GWEI, MARKET, RELAYER, TERMS
 
@@ -42,6 +46,7 @@ class World:
     def __init__(self, seed: int, models: int) -> None:
         self.rng = Random(f"scheduler {seed}")
         self.models = [id_of(f"model {number}") for number in range(models)]
+        self._requests = 0  # that came after the first cycle
         self._popular = list(accumulate(1 / (1 + number) ** 0.7 for number in range(models)))
 
     def request(self, number: int) -> WaitingRequest:
@@ -121,6 +126,47 @@ class World:
         there = sorted((self.node(number) for number in range(nodes)), key=lambda each: each.node)
         return cycle_of(asked, there, policy)
 
+    def next(
+        self, inputs: CycleInputs, plan: CyclePlan, *, new_requests: int, heard: int, freed: int = 0
+    ) -> CycleInputs:
+        """The cycle after one: what was assigned is at the nodes, some requests are new, some nodes are heard again.
+
+        Args:
+            inputs: of the one before.
+            plan: what came of it.
+            new_requests: how many.
+            heard: how many nodes.
+            freed: places of each of these that became free meanwhile.
+        """
+        assigned = plan.of_kind(DecisionKind.ASSIGNED)
+        gone = {each.decision.request_id for each in assigned}
+        taken = Counter(each.decision.node for each in assigned)
+        reasons = {each.decision.request_id: each.decision.reason for each in plan.decisions}
+        waiting = [
+            replace(each, last_reason=reasons[each.request_id]) if each.request_id in reasons else each
+            for each in inputs.requests
+            if each.request_id not in gone
+        ]
+        self._requests += new_requests
+        waiting += [self.request(10**6 + self._requests - number) for number in range(new_requests)]
+        nodes = [
+            replace(each, in_flight=each.in_flight + taken[each.node]) if each.node in taken else each
+            for each in inputs.nodes
+        ]
+        now_ms = inputs.now_ms + 25
+        for index in self.rng.sample(range(len(nodes)), heard):
+            nodes[index] = _heard(nodes[index], now_ms, freed)
+        return replace(
+            inputs,
+            cycle=inputs.cycle + 1,
+            now_ms=now_ms,
+            requests=tuple(sorted(waiting, key=lambda each: each.request_id)),
+            nodes=tuple(nodes),
+            lane_lag=plan.lane_lag,
+            floor_work=plan.floor_work,
+            accounts=plan.accounts,
+        )
+
     def _model(self) -> str:
         return self.rng.choices(self.models, cum_weights=self._popular)[0]
 
@@ -129,6 +175,14 @@ class World:
         price = Price(int(rng.lognormvariate(0, 0.5) * 10**13), int(rng.lognormvariate(0, 0.5) * 2 * 10**14))
         pace_us = int(beat.avg_latency_ms * 1000 / 256 * rng.uniform(0.8, 1.25)) if rng.random() < 0.8 else 0
         return Offer(model, "", price, model in beat.warm_models, pace_us)
+
+
+def _heard(node: NodeView, now_ms: int, freed: int) -> NodeView:
+    beat = from_json(Heartbeat, json.loads(node.heartbeat))
+    in_flight = max(0, node.in_flight - freed)
+    beat = replace(beat, sequence=beat.sequence + 1, sent_at_ms=now_ms - 5, in_flight=in_flight)
+    text = canonical_json(to_json(beat)).decode()
+    return replace(node, heartbeat=text, heartbeat_at_ms=now_ms, in_flight=in_flight)
 
 
 def cycle_of(requests: list[WaitingRequest], nodes: list[NodeView], policy: Policy) -> CycleInputs:

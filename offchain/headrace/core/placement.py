@@ -28,7 +28,9 @@ Ints = NDArray[np.int64]
 RAISE_DIVISOR = 16
 """A request's least raise is this part of the cost of its cheapest place. At most that is lost by it; a thirtieth of it
 is, as measured, at a third of the bids that a quarter of it takes."""
-BIDS_PER_REQUEST = 256
+BIDS_PER_REQUEST = 32
+FEW_REQUESTS, BIDS_PER_FEW = 256, 8
+"""Of so few, swaps of pairs cost less than a long auction, and leave less to be gained."""
 MOST_BIDS = 30_000
 """Of one placement, so that a cycle has a bound: a bid takes some microseconds."""
 NEVER = np.int64(2**62)
@@ -146,16 +148,19 @@ class Matching:
         self._requests_at.setdefault(node, []).append(request)
 
 
-def place(choices: Sequence[Choice], start: Sequence[int], bids_per_request: int = BIDS_PER_REQUEST) -> list[int]:
+def place(choices: Sequence[Choice], start: Sequence[int], bids_per_request: int | None = None) -> list[int]:
     """A place for each request, no place twice, at little more than the least total cost.
 
     Args:
         choices: of each request.
         start: a place of each request among its choices, no place twice: that one placement exists.
-        bids_per_request: after so many, on average, or `MOST_BIDS`, the auction ends as it stands.
+        bids_per_request: after so many, on average, or `MOST_BIDS`, the auction ends as it stands. As many as are good
+            for so many requests unless given.
     """
     if not choices:
         return []
+    if bids_per_request is None:
+        bids_per_request = BIDS_PER_FEW if len(choices) <= FEW_REQUESTS else BIDS_PER_REQUEST
     count = 1 + max(int(choice.places[-1]) for choice in choices)
     auction = _Auction(choices, count)
     left_over = auction.run(min(MOST_BIDS, bids_per_request * len(choices)))

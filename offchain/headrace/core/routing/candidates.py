@@ -33,7 +33,8 @@ from headrace.core.types import MarketTerms, Price
 class Candidates:
     """Some requests, all of one model, over the nodes of `block`.
 
-    `rows` are of `asked`; `block.rows` of `nodes`.
+    `rows` are of `asked`; `block.rows` of `nodes`. A block whose arrays are columns themselves has one node for each
+    request, and each request may be of another model.
     """
 
     asked: RequestTable
@@ -72,9 +73,16 @@ class Candidates:
         if int(kibs.max()) * of_kib + int(thousands.max()) * of_thousand < MOST:
             rewards: Ints = kibs * self.block.per_prompt_kib_wei + thousands * self.block.per_thousand_tokens_wei
             return rewards
-        prices = list(map(Price, self.block.per_prompt_kib_wei.tolist(), self.block.per_thousand_tokens_wei.tolist()))
-        asked = [(request.prompt_bytes, request.max_output_tokens) for request in self.requests]
-        return np.array([column([reward_wei(price, *each) for price in prices]) for each in asked])
+        shape = (len(self.rows), self.block.rows.shape[-1])
+        of_kibs, of_thousands = (
+            np.broadcast_to(prices, shape).tolist()
+            for prices in (self.block.per_prompt_kib_wei, self.block.per_thousand_tokens_wei)
+        )
+        rows = []
+        for request, *prices in zip(self.requests, of_kibs, of_thousands, strict=True):
+            asks = map(Price, *prices)
+            rows.append(column([reward_wei(ask, request.prompt_bytes, request.max_output_tokens) for ask in asks]))
+        return np.array(rows)
 
     @cached_property
     def capped_rewards_wei(self) -> Ints:

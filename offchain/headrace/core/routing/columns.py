@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from operator import attrgetter, is_not
 from typing import Generic, TypeVar
 
@@ -96,7 +97,7 @@ class Columns(Generic[_Row]):
                 return Changes(changed, [old[number] for number in changed], None)
         if not old:
             return Changes(range(len(rows)), [None] * len(rows), np.full(len(rows), -1, dtype=np.int64))
-        moved = [self.row_of.get(key(row), -1) for row in rows]
+        moved = list(map(self.row_of.get, map(key, rows), repeat(-1)))
         pairs = enumerate(zip(moved, rows, strict=True))
         changed = [n for n, (was, row) in pairs if was < 0 or (old[was] is not row and old[was] != row)]
         before = [old[moved[number]] if moved[number] >= 0 else None for number in changed]

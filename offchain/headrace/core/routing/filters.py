@@ -23,7 +23,7 @@ class Filter(Protocol):
         ...
 
     def keeps(self, candidates: Candidates) -> Mask | None:
-        """True for each node that passes, by request and node; None when all do. One row stands for all requests."""
+        """True for each node that passes, by request and node; None when all do. One row may stand for all requests."""
         ...
 
 
@@ -51,7 +51,7 @@ class Heard:
     def keeps(self, candidates: Candidates) -> Mask | None:
         """See `Filter`."""
         oldest_ms = candidates.now_ms - candidates.policy.heartbeat_timeout_ms
-        is_heard: Mask = candidates.of_node("heartbeat_at_ms")[None, :] >= oldest_ms
+        is_heard: Mask = candidates.of_node("heartbeat_at_ms") >= oldest_ms
         return is_heard
 
 
@@ -137,7 +137,7 @@ class HasPlace:
     def keeps(self, candidates: Candidates) -> Mask | None:
         """See `Filter`."""
         has_place: Mask = candidates.of_node("in_flight") < candidates.of_node("max_in_flight")
-        return has_place[None, :]
+        return has_place
 
 
 FILTERS: tuple[Filter, ...] = (
@@ -155,10 +155,36 @@ FILTERS: tuple[Filter, ...] = (
 
 def filtered(candidates: Candidates) -> tuple[Mask, list[Reason]]:
     """Which nodes each request may have, and why those that may have none were left with none."""
-    keeps: Mask = np.ones((len(candidates.rows), len(candidates.block.rows)), dtype=bool)
+    keeps, _, reasons = _passed(candidates)
+    return keeps, reasons
+
+
+def busy_or_why(candidates: Candidates) -> tuple[list[int], list[Reason]]:
+    """For requests that may have none of the nodes: one that only its work keeps from it, or -1; and the reason."""
+    _, nearly, reasons = _passed(candidates)
+    witnesses = np.where(nearly.any(axis=1), nearly.argmax(axis=1), -1)
+    return witnesses.tolist(), reasons
+
+
+def would_be_busy(candidates: Candidates) -> Mask:
+    """Whether each request may have its node, but for the node's work.
+
+    The block has one node for each request: `rows` and all else has a row for each, of one column.
+    """
+    _, nearly, _ = _passed(candidates)
+    return nearly[:, 0]
+
+
+def _passed(candidates: Candidates) -> tuple[Mask, Mask, list[Reason]]:
+    """What passes all filters, what passes all but the last, and why who has none of the former has none."""
+    shape = (len(candidates.rows), candidates.block.rows.shape[-1])
+    keeps: Mask = np.ones(shape, dtype=bool)
+    nearly = keeps
     reasons = [Reason.NO_NODE_FOR_MODEL] * len(candidates.rows)
     is_left: Mask = keeps.any(axis=1)
     for each in FILTERS:
+        if each is FILTERS[-1]:
+            nearly = keeps.copy()
         passes = each.keeps(candidates)
         if passes is None:
             continue
@@ -168,5 +194,6 @@ def filtered(candidates: Candidates) -> tuple[Mask, list[Reason]]:
             reasons[index] = each.reason
         is_left = still_left
         if not is_left.any():
+            nearly = nearly if each is FILTERS[-1] else keeps
             break
-    return keeps, reasons
+    return keeps, nearly, reasons

@@ -59,6 +59,17 @@ class Block:
             self.is_warm[chosen],
         )
 
+    @classmethod
+    def pairs(cls, blocks: Sequence[Block]) -> Block:
+        """All their nodes one below the other, for as many requests."""
+        return cls(
+            np.concatenate([block.rows for block in blocks])[:, None],
+            np.concatenate([block.per_prompt_kib_wei for block in blocks])[:, None],
+            np.concatenate([block.per_thousand_tokens_wei for block in blocks])[:, None],
+            np.concatenate([block.us_per_token for block in blocks])[:, None],
+            np.concatenate([block.is_warm for block in blocks])[:, None],
+        )
+
     def set(self, index: int, offer: Offer) -> None:
         """Write down what a node asks now."""
         self.per_prompt_kib_wei[index] = column([offer.price.per_prompt_kib_wei])[0]

@@ -40,19 +40,24 @@ COMPETING = PASSING | {Reason.NODES_TAKEN, Reason.LANE_FULL}
 _EXPIRED_SCORE_E9 = -(10**9)
 
 
-def plan_balanced(inputs: CycleInputs, asked: RequestTable, nodes: NodeTable) -> CyclePlan:
+def plan_balanced(
+    inputs: CycleInputs, asked: RequestTable, nodes: NodeTable, witnesses: dict[Hash32, Address]
+) -> CyclePlan:
     """Decide on every waiting request by policy `balanced`.
 
     Args:
         inputs: of the cycle.
         asked: their requests.
         nodes: their nodes.
+        witnesses: see `Options`.
     """
-    return _Cycle(inputs, asked, nodes).run()
+    return _Cycle(inputs, asked, nodes, witnesses).run()
 
 
 class _Cycle:
-    def __init__(self, inputs: CycleInputs, asked: RequestTable, nodes: NodeTable) -> None:
+    def __init__(
+        self, inputs: CycleInputs, asked: RequestTable, nodes: NodeTable, witnesses: dict[Hash32, Address]
+    ) -> None:
         self._inputs = inputs
         self._asked = asked
         self._nodes = nodes
@@ -66,7 +71,7 @@ class _Cycle:
             asked["priority_fee_wei"] >= capped(inputs.policy.realtime_fee_floor_wei)
         )
         self._scores: list[int] = self._scores_e9().tolist()
-        self._options = Options(inputs, asked, nodes, self._rules)
+        self._options = Options(inputs, asked, nodes, self._rules, witnesses)
         self._served: list[Served] = []
         # What becomes of each request, in the order in which they were looked at.
         self._outcomes: list[tuple[int, Reason | Served | list[PlannedDecision]]] = []

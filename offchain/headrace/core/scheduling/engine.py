@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from headrace.core.cycle import POLICIES, REFERENCE, CycleInputs, CyclePlan
 from headrace.core.errors import InvalidInput
 from headrace.core.scheduling.reference import plan_reference
+from headrace.core.types import Address, Hash32
 
 if TYPE_CHECKING:
     from headrace.core.routing.asked import RequestTable
     from headrace.core.routing.table import NodeTable
+
+MOST_WITNESSES = 100_000
 
 
 class Engine:
@@ -18,6 +21,7 @@ class Engine:
 
     def __init__(self) -> None:
         self._tables: tuple[RequestTable, NodeTable] | None = None
+        self._witnesses: dict[Hash32, Address] = {}
 
     def plan(self, inputs: CycleInputs) -> CyclePlan:
         """Decide on every waiting request.
@@ -46,7 +50,9 @@ class Engine:
         asked.update(inputs.requests)
         nodes.update(inputs.nodes)
         self._tables = asked, nodes
-        return plan_balanced(inputs, asked, nodes)
+        if len(self._witnesses) > MOST_WITNESSES:
+            self._witnesses.clear()
+        return plan_balanced(inputs, asked, nodes, self._witnesses)
 
 
 def plan_cycle(inputs: CycleInputs) -> CyclePlan:

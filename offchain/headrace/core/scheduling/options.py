@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +12,11 @@ from headrace.core.placement import NEVER
 from headrace.core.routing.asked import RequestTable
 from headrace.core.routing.candidates import Candidates
 from headrace.core.routing.columns import Ints
-from headrace.core.routing.filters import filtered
+from headrace.core.routing.filters import busy_or_why, filtered, would_be_busy
 from headrace.core.routing.scorers import costs_wei
 from headrace.core.routing.table import Block, NodeTable
 from headrace.core.scheduling.rules import Rules
-from headrace.core.types import Hash32, Reason
+from headrace.core.types import ZERO_ADDRESS, Address, Hash32, Reason
 
 MOST_CELLS = 2**18
 """Requests times nodes that are looked at together: what fits into a processor's cache."""
@@ -37,11 +37,23 @@ class Group:
 class Options:
     """What could be had by the requests that were looked up."""
 
-    def __init__(self, inputs: CycleInputs, asked: RequestTable, nodes: NodeTable, rules: Rules) -> None:
+    def __init__(
+        self, inputs: CycleInputs, asked: RequestTable, nodes: NodeTable, rules: Rules, witnesses: dict[Hash32, Address]
+    ) -> None:
+        """
+        Args:
+            inputs: of the cycle.
+            asked: their requests.
+            nodes: their nodes.
+            rules: over them.
+            witnesses: of requests that waited before, nodes that only their work kept from them. As long as that is so,
+                the reason is known without looking at all others. It is added to, and what is in it changes no outcome.
+        """
         self._inputs = inputs
         self._asked = asked
         self._nodes = nodes
         self._rules = rules
+        self._witnesses = witnesses
         self._graduated = nodes.is_graduated(inputs.terms, inputs.now_ms)
         self._free: dict[Hash32, Block | None] = {}
         self._found: dict[int, tuple[Group, int] | Reason | None] = {}
@@ -69,8 +81,16 @@ class Options:
                 self._found[row] = None
             else:
                 by_model.setdefault(request.model_id, []).append(row)
+        nowhere: dict[Hash32, list[int]] = {}
         for model_id, own in by_model.items():
-            self._look_up_model(model_id, own)
+            block, free = self._nodes.offering(model_id), self.free(model_id)
+            if block is None:
+                self._found.update(dict.fromkeys(own, Reason.NO_NODE_FOR_MODEL))
+            else:
+                nowhere[model_id] = own if free is None else self._looked_at(own, free)
+        self._recall(nowhere)
+        for model_id, own in nowhere.items():
+            self._explain(model_id, [row for row in own if row not in self._found])
 
     def candidates(self, rows: Sequence[int], block: Block) -> Candidates:
         """Requests of one model over some nodes."""
@@ -96,15 +116,47 @@ class Options:
             self._free[model_id] = chosen
         return self._free[model_id]
 
-    def _look_up_model(self, model_id: Hash32, rows: Sequence[int]) -> None:
-        block, free = self._nodes.offering(model_id), self.free(model_id)
-        if block is None:
-            self._found.update(dict.fromkeys(rows, Reason.NO_NODE_FOR_MODEL))
-            return
-        nowhere = list(rows) if free is None else self._looked_at(rows, free)
-        for some in _parts(nowhere, len(block.rows)):
-            _, reasons = filtered(self.candidates(some, block))
-            self._found.update(zip(some, reasons, strict=True))
+    def _recall(self, nowhere: Mapping[Hash32, Sequence[int]]) -> None:
+        """Find that some of those that can go nowhere wait for the same nodes as before."""
+        found, blocks = [], []
+        for model_id, rows in nowhere.items():
+            asked, at = self._witnesses_of(rows)
+            block = self._nodes.offering(model_id)
+            if block is None or not asked:
+                continue
+            index = np.minimum(np.searchsorted(block.rows, at), len(block.rows) - 1)
+            offers_it = block.rows[index] == at
+            found += [row for row, is_there in zip(asked, offers_it.tolist(), strict=True) if is_there]
+            blocks.append(block.at(index[offers_it]))
+        if found:
+            still = would_be_busy(self.candidates(found, Block.pairs(blocks)))
+            for row in np.array(found)[still].tolist():
+                self._found[row] = Reason.NODES_BUSY
+
+    def _witnesses_of(self, rows: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Those of the rows that have a witness which is there, and the witnesses' rows."""
+        asked, at = [], []
+        for row in rows:
+            request = self._inputs.requests[row]
+            node = self._witnesses.get(request.request_id)
+            where = self._nodes.row_of.get(node, -1) if node else -1
+            # The two filters that look at one request at a time are not asked.
+            if where >= 0 and request.verifier == ZERO_ADDRESS and not request.excluded_nodes:
+                asked.append(row)
+                at.append(where)
+        return asked, at
+
+    def _explain(self, model_id: Hash32, rows: Sequence[int]) -> None:
+        """Find why requests can go nowhere."""
+        block = self._nodes.offering(model_id)
+        assert block is not None  # those of models that nobody offers are explained
+        for some in _parts(rows, len(block.rows)):
+            witnesses, reasons = busy_or_why(self.candidates(some, block))
+            for row, index, reason in zip(some, witnesses, reasons, strict=True):
+                self._found[row] = reason
+                if index >= 0:
+                    node = self._inputs.nodes[int(block.rows[index])].node
+                    self._witnesses[self._inputs.requests[row].request_id] = node
 
     def _looked_at(self, rows: Sequence[int], free: Block) -> list[int]:
         """Group requests over these nodes. Returns those that may have none of them."""
