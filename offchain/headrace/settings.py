@@ -18,6 +18,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, St
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from headrace.core.adaptive_batching import AdaptivePolicy
+from headrace.core.batching import BatchPolicy
 from headrace.core.cycle import BALANCED, SHARED, STRICT, Policy
 from headrace.core.errors import ConfigurationError
 from headrace.core.self_settlement import SelfSettlementPolicy
@@ -75,10 +77,30 @@ class DaemonKeySettings(KeySettings):
 
 
 class BatchSettings(Section):
-    """When results are settled: a batch is sent once it is this full or its oldest result this old."""
+    """When results are settled. `adaptive` sends with the next block, or a later one while that saves more than it
+    delays; `threshold`, what it is compared with, once a batch is this full or its oldest result this old."""
 
+    name: Literal["adaptive", "threshold"] = "adaptive"
     max_results: int = Field(default=50, ge=1, le=500)
     max_age_ms: int = Field(default=1_500, ge=0, le=600_000)
+    margin_milli: int = Field(default=1_500, ge=1_000, le=10_000)
+    longest_wait_ms: int = Field(default=60_000, ge=0, le=3_600_000)
+    deadline_margin_ms: int = Field(default=30_000, ge=0, le=3_600_000)
+    block_margin_ms: int = Field(default=2_000, ge=0, le=60_000)
+    least_delay_wei_per_s: Wei = 10**12
+
+    def policy(self) -> BatchPolicy | AdaptivePolicy:
+        """As the settler takes it."""
+        if self.name == "threshold":
+            return BatchPolicy(self.max_results, self.max_age_ms)
+        return AdaptivePolicy(
+            max_items=self.max_results,
+            deadline_margin_ms=self.deadline_margin_ms,
+            block_margin_ms=self.block_margin_ms,
+            margin_milli=self.margin_milli,
+            longest_wait_ms=self.longest_wait_ms,
+            least_delay_wei_per_s=self.least_delay_wei_per_s,
+        )
 
 
 class PolicySettings(Section):

@@ -57,6 +57,7 @@ GAUGES: Final = {
     "headrace_linked_nodes": _Kind("Nodes that are linked."),
     "headrace_leads": _Kind("1 while this process leads its relayer, 0 while it stands by."),
     "headrace_store_held": _Kind("1 while the store takes no writes."),
+    "headrace_results_held": _Kind("Results that wait until their gas budget pays for their settlement."),
     "headrace_lane_open_transactions": _Kind("Of each of several submitters, what is on its way.", ("sender",)),
     "headrace_relayer_bonded": _Kind("1 while the relayer's bond counts."),
     "headrace_spent_wei": _Kind("Wei that transactions of the last hour can cost at most.", ("sender",)),

@@ -14,7 +14,6 @@ from headrace.adapters.sql.store import SqlStore
 from headrace.adapters.web3_chain import Web3Chain
 from headrace.api.context import ApiContext, ApiLimits, Contracts, OperatorDoor
 from headrace.api.rates import RateLimits
-from headrace.core.batching import BatchPolicy
 from headrace.core.calls import fault_selectors, selectors
 from headrace.core.cycle import Policy
 from headrace.core.fees import BPS
@@ -220,7 +219,7 @@ def _aggregator(given: Given, shared: _Shared, settler: Settler) -> Aggregator:
 
 
 async def _settler(given: Given, shared: _Shared) -> Settler:
-    chain, batch = given.chain, given.relayer.batch
+    chain = given.chain
     return Settler(
         chain,
         given.store,
@@ -230,7 +229,7 @@ async def _settler(given: Given, shared: _Shared) -> Settler:
         given.signer,
         given.metrics,
         shared.terms,
-        BatchPolicy(batch.max_results, batch.max_age_ms),
+        given.relayer.batch.policy(),
         shared.rounds,
         shared.schedule.ring,
         submitter=given.named_submitter,

@@ -1,6 +1,6 @@
-"""When a batch of ready results is sent.
+"""When a batch of ready results is sent: policy `threshold`, the reference's rule, and what it shares with `adaptive`.
 
-`threshold`, the reference's rule: full enough, old enough, or a deadline nears.
+Full enough, old enough, or a deadline nears: it looks neither at blocks nor at prices. See `core.adaptive_batching`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class BatchReason(StrEnum):
     FULL = "full"
     AGE = "age"
     DEADLINE = "deadline"
+    BLOCK = "block"  # the next block is near, and nothing is worth another one
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 import structlog
 
+from headrace.core.adaptive_batching import AdaptivePolicy, Market, Ready, choose_batch
+from headrace.core.arrivals import Arrivals
 from headrace.core.batching import NODES_FAULT, BatchPolicy, BatchReason, why_send
+from headrace.core.block_clock import BlockClock
 from headrace.core.errors import ChainUnavailable, ExpiredContext, IllegalTransition, SignerUnavailable
 from headrace.core.fees import charged_gas, charged_gas_price_wei
 from headrace.core.gas import counted_verifier_gas, fitting, required_answer_bytes
@@ -37,6 +40,7 @@ from headrace.services.wake import Wake
 
 log = structlog.get_logger(__name__)
 
+_MOST_HELD = 1_000
 _MOST_WITHOUT_BOND = 1_000  # results that are looked through for those that need none
 
 
@@ -73,7 +77,7 @@ class Settler:
         signer: Signer,
         metrics: Metrics,
         terms: MarketTerms,
-        batching: BatchPolicy,
+        batching: BatchPolicy | AdaptivePolicy,
         rounds: asyncio.Lock,
         on_requeued: Callable[[], None],
         settings: SettlerSettings | None = None,
@@ -110,6 +114,10 @@ class Settler:
             for lane in self._lanes
         }
         self._quarantine = Quarantine()
+        self._arrivals = Arrivals()
+        self._arrived: set[Hash32] = set()  # that are noted there, and ready still
+        self._blocks = BlockClock()
+        self._held = 0  # results that wait for a better price
         self._is_idle = False
 
     async def run(self) -> None:
@@ -138,12 +146,15 @@ class Settler:
             return False
         carrier = self._lanes.carrier(still_open)
         may_record = carrier is None or carrier in free
-        waiting = await self._items()
+        waiting, quote = await self._items()
         if not may_record:
             waiting = [item for item in waiting if await self._is_recorded(item.result.round)]
         self._is_idle = not waiting and not still_open
-        items = await self._fitting(waiting)
-        reason = self._why_send(items, is_cut=len(items) < len(waiting))
+        if isinstance(self._batching, AdaptivePolicy):
+            items, reason = await self._adaptive(self._batching, waiting, quote)
+        else:
+            items = await self._fitting(waiting)
+            reason = self._why_send(self._batching, items, is_cut=len(items) < len(waiting))
         due = await self._rounds_due() if may_record and self._has_bond() else set()
         rounds = await self._rounds_to_record(items if reason else [], due) if may_record else []
         under_way = {intent.key for intent in still_open}
@@ -188,10 +199,11 @@ class Settler:
 
     # What waits
 
-    async def _items(self) -> list[Item]:
+    async def _items(self) -> tuple[list[Item], GasQuote]:
+        """What may be settled now, the oldest first, and the price of the next block."""
         ready = await self._ready()
         if not ready:
-            return []
+            return [], GasQuote(0, 0)
         quote = await self._chain.gas_quote()
         requests = await self._store.requests_of([results[0].result.request_id for results in ready])
         items: list[Item] = []
@@ -199,15 +211,20 @@ class Settler:
             stored = requests.get(results[0].result.request_id)
             if stored is not None and self._may_settle(stored):
                 items.append(await self._item(stored, results, quote))
-            if len(items) == self._batching.max_items:
+            if len(items) == self._most_items:
                 break
-        return items
+        return items, quote
+
+    @property
+    def _most_items(self) -> int:
+        """What is looked at: what waits for its price must not keep others from their batch."""
+        return self._batching.max_items + min(self._held, _MOST_HELD)
 
     async def _ready(self) -> list[tuple[StoredResult, ...]]:
         """What may be settled now. What needs a bond waits until it is back."""
         if self._has_bond():
             now_ms = self._clock.now_ms()
-            ready = await self._store.ready_results(self._batching.max_items + len(self._quarantine))
+            ready = await self._store.ready_results(self._most_items + len(self._quarantine))
             return [each for each in ready if not self._quarantine.is_in(each[0].result.request_id, now_ms)]
         ready = await self._store.ready_results(_MOST_WITHOUT_BOND)
         rounds = {results[0].result.round for results in ready}
@@ -246,13 +263,40 @@ class Settler:
             return b""
         return await self._store.payload(result.payload_hash) or b""
 
-    def _why_send(self, items: Sequence[Item], *, is_cut: bool) -> str | None:
+    async def _adaptive(
+        self, policy: AdaptivePolicy, waiting: Sequence[Item], quote: GasQuote
+    ) -> tuple[Sequence[Item], str | None]:
+        """The results of the next batch, and why it goes now; None while it waits."""
+        self._note_arrivals(waiting)
+        if not waiting:
+            return [], None
+        head = await self._chain.head()
+        self._blocks.note(head.number, head.timestamp_s)
+        now_ms, interval_ms = self._clock.now_ms(), self._blocks.interval_ms
+        market = Market(self._terms, quote, self._blocks.last_block_ms, interval_ms)
+        chance = self._arrivals.chance_within(now_ms, max(interval_ms, 1_000))
+        choice = choose_batch(policy, now_ms, [_ready_of(item) for item in waiting], market, chance)
+        self._held = len(choice.held)
+        self._metrics.gauge("headrace_results_held", self._held)
+        if choice.reason is None:
+            return [], None
+        chosen = [waiting[number] for number in choice.chosen]
+        items = await self._fitting(chosen)
+        return items, BatchReason.FULL if len(items) < len(chosen) else choice.reason
+
+    def _note_arrivals(self, waiting: Sequence[Item]) -> None:
+        for item in waiting:
+            if item.result.request_id not in self._arrived:
+                self._arrivals.note(item.stored.request.model_id, item.ready_at_ms)
+        self._arrived = {item.result.request_id for item in waiting}
+
+    def _why_send(self, policy: BatchPolicy, items: Sequence[Item], *, is_cut: bool) -> str | None:
         if not items:
             return None
         if is_cut:
             return BatchReason.FULL
         return why_send(
-            self._batching,
+            policy,
             self._clock.now_ms(),
             len(items),
             min(item.ready_at_ms for item in items),
@@ -345,3 +389,20 @@ _NEVER = {
     ItemStatus.NO_ROUND: "its round was not recorded in time",
     ItemStatus.WRONG_RELAYER: "it names another relayer",
 }
+
+
+def _ready_of(item: Item) -> Ready:
+    """An item as batching sees it."""
+    request, load = item.stored.request, item.load
+    return Ready(
+        ready_at_ms=item.ready_at_ms,
+        end_ms=item.stored.effective_deadline_s * 1000,
+        lane=request.lane,
+        batchable=request.batchable,
+        priority_fee_wei=request.priority_fee_wei + item.stored.priority_fee_added_wei,
+        gas_budget_wei=request.gas_budget_wei,
+        nodes=load.nodes,
+        result_bytes=load.result_bytes,
+        callback_gas=load.callback_gas,
+        verifier_gas=load.verifier_gas,
+    )
