@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.core.adaptive_batching import AdaptivePolicy
 from headrace.core.batching import BatchPolicy
 from headrace.core.errors import ChainUnavailable, ExpiredContext, Refused, Unknown
-from headrace.core.types import ItemStatus, Status
+from headrace.core.fees import charged_gas, charged_gas_price_wei
+from headrace.core.types import GasQuote, ItemStatus, Lane, Status
 from headrace.ports import Call, CallOutcome
+from tests.fakes import GWEI, TERMS
 from tests.services.world import a_world
 
 AT_ONCE = BatchPolicy(max_age_ms=0)
@@ -446,3 +449,38 @@ async def test_inline_result__gas_budget_does_not_pay_for_it__goes_by_hash() -> 
         await world.serve(request)
         await world.settle()
         assert calls[-1][0].payloads == ()  # type: ignore[index]
+
+
+# Policy `adaptive`
+
+
+async def test_adaptive__a_budget_that_does_not_pay__waits_for_the_price_and_keeps_no_other_from_its_batch() -> None:
+    async with a_world(batching=AdaptivePolicy()) as world:
+        world.chain.gas = GasQuote(GWEI, GWEI)
+        charge_wei = charged_gas(TERMS, 1, 0) * charged_gas_price_wei(TERMS, world.chain.gas)
+        poor = world.request(salt=1, gas_budget_wei=charge_wei * 2)
+        rich = world.request(salt=2, gas_budget_wei=charge_wei * 100, lane=Lane.REALTIME)
+        held, paid = await world.serve(poor, rich)
+        world.chain.gas = GasQuote(10 * GWEI, GWEI)
+        await world.settle()
+        assert [await world.state(held), await world.state(paid)] == ["signed", "fulfilled"]
+        assert world.metrics.gauges["headrace_results_held", ()] == 1
+        world.chain.gas = GasQuote(GWEI, GWEI)
+        world.clock.advance(AdaptivePolicy().longest_wait_ms)
+        await world.settle()
+        assert await world.state(held) == "fulfilled"
+
+
+async def test_adaptive__blocks_come_in_time__a_batch_goes_shortly_before_the_next() -> None:
+    async with a_world(batching=AdaptivePolicy(block_margin_ms=2_000)) as world:
+        for _ in range(4):
+            world.chain.mine()
+            await world.settler.step()
+            world.clock.advance(12_000)
+        (id_,) = await world.serve(world.request())
+        world.clock.advance(9_900)
+        assert not await world.settler.step()
+        world.clock.advance(100)
+        assert await world.settler.step()
+        await world.settle()
+        assert await world.state(id_) == "fulfilled"

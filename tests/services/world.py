@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from headrace.adapters.sql.store import SqlStore
 from headrace.core import typed_data
+from headrace.core.adaptive_batching import AdaptivePolicy
 from headrace.core.batching import BatchPolicy
 from headrace.core.canonical import canonical_json
 from headrace.core.envelope import hash_payload, seal
@@ -185,7 +186,7 @@ class World:
         async with asyncio.TaskGroup() as group:
             return await self.scheduler.step(group)
 
-    def restart(self, batching: BatchPolicy | None = None) -> World:
+    def restart(self, batching: BatchPolicy | AdaptivePolicy | None = None) -> World:
         """The services anew, on the same store, chain and nodes."""
         policy = batching or BatchPolicy()
         return _wire(
@@ -255,7 +256,7 @@ class World:
 
 @asynccontextmanager
 async def a_world(
-    nodes: int = 1, policy: Policy | None = None, batching: BatchPolicy | None = None
+    nodes: int = 1, policy: Policy | None = None, batching: BatchPolicy | AdaptivePolicy | None = None
 ) -> AsyncIterator[World]:
     """A relayer with linked, staked nodes."""
     clock, metrics, signer = FakeClock(), FakeMetrics(), FakeSigner(1)
@@ -285,7 +286,7 @@ def _wire(
     metrics: FakeMetrics,
     signer: FakeSigner,
     policy: Policy,
-    batching: BatchPolicy,
+    batching: BatchPolicy | AdaptivePolicy,
 ) -> World:
     domain = typed_data.Domain(chain.chain_id, chain.market)
     rounds = asyncio.Lock()

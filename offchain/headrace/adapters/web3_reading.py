@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from statistics import median_low
 from typing import Any
 
 from headrace.adapters.bloom import HeaderBlooms
 from headrace.adapters.deployment import Deployment
 from headrace.adapters.json_rpc import JsonRpc, RpcError
+from headrace.adapters.rollup_gas import RollupGas
 from headrace.adapters.web3_part import ChainPart, b32, bytes_of
 from headrace.core.cycle import Offer
 from headrace.core.errors import ChainUnavailable
@@ -91,7 +93,12 @@ class ChainReader(ChainPart):
         # An empty block shows no tip at all, not a tip of nothing.
         paid = [int(row[0], 16) for ratio, row in zip(ratios, rewards, strict=False) if ratio > 0 and row]
         tip_wei = max(median_low(paid), 1) if paid else _GWEI
-        return GasQuote(base_fee_wei=int(history["baseFeePerGas"][-1], 16), tip_wei=tip_wei)
+        data_byte_wei = (await self._rollup.model()).byte_fee_wei()
+        return GasQuote(int(history["baseFeePerGas"][-1], 16), tip_wei, data_byte_wei)
+
+    @cached_property
+    def _rollup(self) -> RollupGas:
+        return RollupGas(self._ask)
 
     async def balance_wei(self, account: Address) -> int:
         return int(await self._ask("eth_getBalance", account, "latest"), 16)

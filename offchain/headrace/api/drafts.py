@@ -16,7 +16,14 @@ from headrace.core.cycle import Offer
 from headrace.core.envelope import SALT_BYTES, content_of, hash_payload, seal
 from headrace.core.errors import ChainUnavailable, InvalidInput, NotBonded
 from headrace.core.fees import charged_gas, charged_gas_price_wei, reward_wei
-from headrace.core.gas import answer_bytes, call_out_gas, counted_verifier_gas, fits_alone, required_answer_bytes
+from headrace.core.gas import (
+    answer_bytes,
+    call_out_gas,
+    counted_verifier_gas,
+    fits_alone,
+    required_answer_bytes,
+    result_bytes,
+)
 from headrace.core.prompts import prompt_content, why_not_deterministic
 from headrace.core.requests import request_id
 from headrace.core.types import ZERO_ADDRESS, ZERO_HASH, Address, Hash32, Lane, MarketTerms, Mode, Request
@@ -189,7 +196,9 @@ class Drafter:
             inline_bytes = answer_bytes(wanted.max_output_tokens)
         verifier_gas = self._verifier_gas(wanted.verifier or ZERO_ADDRESS, terms)
         gas = charged_gas(terms, 1, inline_bytes, wanted.nodes) + call_out_gas(wanted.callback_gas, verifier_gas)
-        return gas * charged_gas_price_wei(terms, await self._facts.gas_quote()) * GAS_HEADROOM_PERCENT // 100
+        quote = await self._facts.gas_quote()
+        data_wei = result_bytes(wanted.nodes, inline_bytes) * quote.data_byte_wei
+        return -(-(gas * charged_gas_price_wei(terms, quote) + data_wei) * GAS_HEADROOM_PERCENT // 100)
 
     def _verifier_gas(self, verifier: Address, terms: MarketTerms) -> int:
         return counted_verifier_gas(verifier, self._context.chain.attested_key_verifier, terms)
@@ -220,7 +229,9 @@ class Drafter:
         size = self._context.policy.expected_batch_size if request.batchable else 1
         gas = charged_gas(terms, size, required_answer_bytes(request), nodes)
         gas += call_out_gas(request.callback_gas, self._verifier_gas(request.verifier, terms))
-        charge_wei = gas * charged_gas_price_wei(terms, await self._facts.gas_quote())
+        quote = await self._facts.gas_quote()
+        data_wei = result_bytes(nodes, required_answer_bytes(request)) * quote.data_byte_wei
+        charge_wei = gas * charged_gas_price_wei(terms, quote) + data_wei
         least_wei = charge_wei * GAS_MARGIN_PERCENT // 100
         if request.gas_budget_wei < least_wei:
             obstacles.append(

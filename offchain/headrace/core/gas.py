@@ -125,6 +125,11 @@ def retry_gas(callback_gas: int) -> int:
     return callback_gas + _kept_of(callback_gas) + _CALLBACK_SPARE_GAS
 
 
+def result_bytes(nodes: int, answer_bytes: int) -> int:
+    """Bytes of a batch's calldata that a result adds, by those that signed it and what of its answer goes on-chain."""
+    return _WORD * (9 + 5 * nodes) + answer_bytes
+
+
 def batch_bytes(loads: Sequence[Load]) -> int:
     """Bytes of a batch's calldata, with what its transaction has around it."""
     total = 512 + sum(512 + 2 * _WORD * nodes for nodes in _sets_of(loads).values())
@@ -132,7 +137,7 @@ def batch_bytes(loads: Sequence[Load]) -> int:
     with_results = {load.set_key for load in loads if load.result_bytes}
     with_proofs = {load.set_key for load in loads if load.proof_bytes}
     for load in loads:
-        total += _WORD * (9 + 5 * load.nodes)
+        total += result_bytes(load.nodes, 0)
         total += 3 * _WORD + load.result_bytes if load.set_key in with_results else 0
         total += 3 * _WORD + load.proof_bytes if load.set_key in with_proofs else 0
     return total

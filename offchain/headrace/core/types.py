@@ -214,10 +214,12 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class GasQuote:
-    """Wei a gas: the last block's base fee, and the tip bid on top of it."""
+    """Wei a gas: the next block's base fee, and the tip bid on top of it; on rollups also wei for a byte of calldata,
+    which is paid besides."""
 
     base_fee_wei: int
     tip_wei: int
+    data_byte_wei: int = 0
 
     @property
     def price_wei(self) -> int:

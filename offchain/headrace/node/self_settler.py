@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import structlog
@@ -254,7 +254,7 @@ class SelfSettler:
         task, entry, result = await self._answer(settlement)
         request, quote = task.request, await self._chain.gas_quote()
         if bid is not None:
-            quote = GasQuote(quote.base_fee_wei, bid.tip_wei)
+            quote = replace(quote, tip_wei=bid.tip_wei)
         reason = ""
         for payload in payloads_to_try(request, entry.payload):
             load = _load(self._terms, request, payload, entry.proof)

@@ -14,7 +14,7 @@ from headrace.core.batching import NODES_FAULT, BatchPolicy, BatchReason, why_se
 from headrace.core.block_clock import BlockClock
 from headrace.core.errors import ChainUnavailable, ExpiredContext, IllegalTransition, SignerUnavailable
 from headrace.core.fees import charged_gas, charged_gas_price_wei
-from headrace.core.gas import counted_verifier_gas, fitting, required_answer_bytes
+from headrace.core.gas import counted_verifier_gas, fitting, required_answer_bytes, result_bytes
 from headrace.core.lifecycle import Cause
 from headrace.core.quarantine import Quarantine
 from headrace.core.types import ZERO_ADDRESS, Address, GasQuote, Hash32, ItemStatus, MarketTerms, RoundRecord
@@ -268,14 +268,14 @@ class Settler:
     ) -> tuple[Sequence[Item], str | None]:
         """The results of the next batch, and why it goes now; None while it waits."""
         self._note_arrivals(waiting)
-        if not waiting:
-            return [], None
         head = await self._chain.head()
         self._blocks.note(head.number, head.timestamp_s)
+        if not waiting:
+            return [], None
         now_ms, interval_ms = self._clock.now_ms(), self._blocks.interval_ms
         market = Market(self._terms, quote, self._blocks.last_block_ms, interval_ms)
         chance = self._arrivals.chance_within(now_ms, max(interval_ms, 1_000))
-        choice = choose_batch(policy, now_ms, [_ready_of(item) for item in waiting], market, chance)
+        choice = choose_batch(policy, now_ms, [_ready_of(item, quote) for item in waiting], market, chance)
         self._held = len(choice.held)
         self._metrics.gauge("headrace_results_held", self._held)
         if choice.reason is None:
@@ -391,7 +391,7 @@ _NEVER = {
 }
 
 
-def _ready_of(item: Item) -> Ready:
+def _ready_of(item: Item, quote: GasQuote) -> Ready:
     """An item as batching sees it."""
     request, load = item.stored.request, item.load
     return Ready(
@@ -405,4 +405,5 @@ def _ready_of(item: Item) -> Ready:
         result_bytes=load.result_bytes,
         callback_gas=load.callback_gas,
         verifier_gas=load.verifier_gas,
+        data_fee_wei=result_bytes(load.nodes, load.result_bytes + load.proof_bytes) * quote.data_byte_wei,
     )

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from headrace.core.cycle import BALANCED, CycleInputs, NodeView, Offer, WaitingRequest
 from headrace.core.fees import charged_gas, charged_gas_price_wei, is_on_probation, reward_wei
-from headrace.core.gas import call_out_gas, fits_alone
+from headrace.core.gas import call_out_gas, fits_alone, result_bytes
 from headrace.core.routing.cost import expected_ms
 from headrace.core.types import ZERO_ADDRESS, Address, Hash32, Lane, Reason
 
@@ -98,14 +98,16 @@ class Rules:
         return missing > spares_left(request) or request.assignments >= most_listings
 
     def gas_charge_wei(self, request: WaitingRequest) -> int:
-        """What its settlement is expected to be charged, at the price of now."""
+        """What its settlement is expected to cost at the price of now: what the market charges, and its data's share on
+        a rollup."""
         of = (request.batchable, request.answer_bytes, request.k, request.callback_gas, request.verifier_gas)
         if of not in self._charges:
             size = self._inputs.policy.expected_batch_size if request.batchable else 1
             # That other quorums of the same nodes are in the batch cannot be counted on.
             gas = charged_gas(self._inputs.terms, size, request.answer_bytes, max(1, request.k))
             gas += call_out_gas(request.callback_gas, request.verifier_gas)
-            self._charges[of] = gas * charged_gas_price_wei(self._inputs.terms, self._inputs.gas)
+            data_wei = result_bytes(max(1, request.k), request.answer_bytes) * self._inputs.gas.data_byte_wei
+            self._charges[of] = gas * charged_gas_price_wei(self._inputs.terms, self._inputs.gas) + data_wei
         return self._charges[of]
 
     def could_be_served(self, request: WaitingRequest) -> bool:
