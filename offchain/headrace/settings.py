@@ -84,8 +84,8 @@ class BatchSettings(Section):
     max_results: int = Field(default=50, ge=1, le=500)
     max_age_ms: int = Field(default=1_500, ge=0, le=600_000)
     margin_milli: int = Field(default=1_500, ge=1_000, le=10_000)
-    longest_wait_ms: int = Field(default=60_000, ge=0, le=3_600_000)
-    deadline_margin_ms: int = Field(default=30_000, ge=0, le=3_600_000)
+    longest_wait_ms: int = Field(default=36_000, ge=0, le=3_600_000)
+    deadline_margin_ms: int = Field(default=15_000, ge=0, le=3_600_000)
     block_margin_ms: int = Field(default=2_000, ge=0, le=60_000)
     least_delay_wei_per_s: Wei = 10**12
 

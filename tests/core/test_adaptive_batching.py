@@ -54,6 +54,12 @@ def test_when__shortly_before_a_block__goes() -> None:
     assert choose(ready(), ready()) == BatchChoice(BatchReason.BLOCK, (0, 1))
 
 
+def test_when__a_batch_went_for_the_next_block__waits_for_the_one_after() -> None:
+    choice = choose(ready(), last_sent_ms=JUST_BEFORE_MS - 100)
+    assert (choice.reason, choice.until_ms) == (None, NOW_MS + 23_000 - POLICY.block_margin_ms)
+    assert choose(ready(), last_sent_ms=NOW_MS - 2_000).reason is BatchReason.BLOCK
+
+
 def test_when__blocks_cannot_be_told__goes_at_once() -> None:
     assert choose(ready(), now_ms=NOW_MS, block_interval_ms=0).reason is BatchReason.BLOCK
     stalled = choose(ready(), now_ms=NOW_MS, last_block_ms=NOW_MS - 4 * SLOT_MS)
@@ -65,9 +71,13 @@ def test_when__full__goes_whatever_the_time() -> None:
     assert (choice.reason, len(choice.chosen)) == (BatchReason.FULL, POLICY.max_items)
 
 
-def test_when__a_deadline_nears__goes_whatever_the_time() -> None:
-    choice = choose(ready(end_ms=NOW_MS + POLICY.deadline_margin_ms), ready(), now_ms=NOW_MS)
-    assert choice == BatchChoice(BatchReason.DEADLINE, (0, 1))
+def test_when__a_deadline_nears__takes_the_very_next_block() -> None:
+    near = ready(end_ms=JUST_BEFORE_MS + POLICY.deadline_margin_ms)
+    assert choose(near, ready()) == BatchChoice(BatchReason.DEADLINE, (0, 1))
+    assert choose(near, last_sent_ms=JUST_BEFORE_MS - 1).reason is BatchReason.DEADLINE
+    assert choose(near, block_interval_ms=0).reason is BatchReason.DEADLINE
+    early = choose(ready(end_ms=NOW_MS + POLICY.deadline_margin_ms), now_ms=NOW_MS)
+    assert (early.reason, early.until_ms) == (None, NOW_MS + 11_000 - POLICY.block_margin_ms)
 
 
 def test_when__another_is_likely_and_saves_more_than_the_wait_costs__waits_for_another_block() -> None:

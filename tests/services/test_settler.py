@@ -464,7 +464,7 @@ async def test_adaptive__a_budget_that_does_not_pay__waits_for_the_price_and_kee
         world.chain.gas = GasQuote(10 * GWEI, GWEI)
         await world.settle()
         assert [await world.state(held), await world.state(paid)] == ["signed", "fulfilled"]
-        assert world.metrics.gauges["headrace_results_held", ()] == 1
+        assert world.metrics.gauges[("headrace_results_held",)] == 1
         world.chain.gas = GasQuote(GWEI, GWEI)
         world.clock.advance(AdaptivePolicy().longest_wait_ms)
         await world.settle()

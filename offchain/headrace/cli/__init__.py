@@ -1,5 +1,5 @@
 """The command line: `headrace relayer | node | key | request | credit | stake | bond | owner | verifier | store |
-audit | watch`.
+audit | watch | simulate`.
 
 Errors are one red sentence on stderr: exit code 1, or 2 for a command that is typed wrongly; 3 and 64 of `audit` and
 `watch`, whose 1 and 2 are verdicts. HEADRACE_DEBUG shows where errors come from.
@@ -32,6 +32,7 @@ from headrace.cli import (
     reconcile,
     requests,
     screens,
+    simulate,
     stake,
     stake_keys,
     stake_prices,
@@ -78,6 +79,7 @@ app.add_typer(owner.app, name="owner")
 app.add_typer(verifier.app, name="verifier")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(stores.app, name="store")
+app.add_typer(simulate.app, name="simulate")
 stake.app.command("prices")(stake_prices.set_prices)
 stake.app.command("withdraw-models")(stake_prices.withdraw_models)
 stake.app.command("rotate-key")(stake_keys.rotate_key)

@@ -8,6 +8,7 @@ part; it costs those that wait their time. So:
   those that wait; and never once their delays have cost as much as a fixed part (the rule that loses at most as much
   again as knowing the future would save: Dooly, Goldman, Scott, "On-line analysis of the TCP acknowledgment delay
   problem", 2001). Results of the realtime lane, and those that are not to be batched, do not wait for another block.
+- Where blocks come at no fixed time, the same is asked second by second, and realtime waits six of them at most.
 - A result whose charge, at the price of the next block and this batch's size, is within a margin of its gas budget is
   paid in full. One that is not waits, as long as its deadline allows: the price may fall, or more results may share.
 
@@ -40,16 +41,18 @@ class AdaptivePolicy:
             time between blocks where that is less.
         margin_milli: what a charge is multiplied with before it is held against a gas budget, in thousandths.
         longest_wait_ms: of a result for others; not for its price.
+        longest_realtime_wait_ms: the same in the realtime lane, where blocks come at no fixed time.
         longest_realtime_hold_ms: of a result of the realtime lane, or one that is not to be batched, for its price with
             the margin: after it goes as soon as its charge is within its budget at all.
         least_delay_wei_per_s: what a second costs a result whose priority fee says less.
     """
 
     max_items: int = 50
-    deadline_margin_ms: int = 30_000
+    deadline_margin_ms: int = 15_000
     block_margin_ms: int = 2_000
     margin_milli: int = 1_500
-    longest_wait_ms: int = 60_000
+    longest_wait_ms: int = 36_000
+    longest_realtime_wait_ms: int = 12_000
     longest_realtime_hold_ms: int = 24_000
     least_delay_wei_per_s: int = 10**12
 
@@ -94,12 +97,15 @@ class Market:
         gas: the price of the next block.
         last_block_ms: when the last block was made, by its own time.
         block_interval_ms: between blocks as of late; 0 when there is no telling.
+        last_sent_ms: when a batch went last. There is one for each block: what becomes ready between a batch and its
+            block goes with the next.
     """
 
     terms: MarketTerms
     gas: GasQuote
     last_block_ms: int = 0
     block_interval_ms: int = 0
+    last_sent_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +141,13 @@ def choose_batch(
         return BatchChoice(None, (), held, _next_block_ms(now_ms, market) or now_ms + _MILLI)
     if len(chosen) >= policy.max_items:
         return BatchChoice(BatchReason.FULL, numbers, held)
-    if urgent:
-        return BatchChoice(BatchReason.DEADLINE, numbers, held)
-    send_at_ms = _send_at_ms(policy, now_ms, market)
+    send_at_ms = _send_at_ms(policy, now_ms, market, is_urgent=bool(urgent))
     if now_ms < send_at_ms:
         return BatchChoice(None, (), held, send_at_ms)
+    if urgent:
+        return BatchChoice(BatchReason.DEADLINE, numbers, held)
     if _is_worth_another_block(policy, now_ms, [ready[number] for number in numbers], market, chance_of_another):
-        return BatchChoice(None, (), held, send_at_ms + max(market.block_interval_ms, _MILLI))
+        return BatchChoice(None, (), held, send_at_ms + (market.block_interval_ms or _MILLI))
     return BatchChoice(BatchReason.BLOCK, numbers, held)
 
 
@@ -183,6 +189,12 @@ def _margin_milli(policy: AdaptivePolicy, now_ms: int, each: Ready) -> int:
     return policy.margin_milli if may_wait or not is_held_long else _MILLI
 
 
+def _longest_wait_ms(policy: AdaptivePolicy, each: Ready) -> int:
+    if not each.batchable:
+        return 0
+    return policy.longest_realtime_wait_ms if each.lane is Lane.REALTIME else policy.longest_wait_ms
+
+
 def _next_block_ms(now_ms: int, market: Market) -> int:
     """When the next block is expected; 0 when there is no telling."""
     interval_ms = market.block_interval_ms
@@ -193,19 +205,22 @@ def _next_block_ms(now_ms: int, market: Market) -> int:
     return market.last_block_ms + (behind_ms // interval_ms + 1) * interval_ms
 
 
-def _send_at_ms(policy: AdaptivePolicy, now_ms: int, market: Market) -> int:
-    """When a batch has to go to be in the next block; now when there is no telling, or when it is that late."""
-    next_ms = _next_block_ms(now_ms, market)
-    return next_ms - min(policy.block_margin_ms, market.block_interval_ms // 4) if next_ms else now_ms
+def _send_at_ms(policy: AdaptivePolicy, now_ms: int, market: Market, *, is_urgent: bool) -> int:
+    """When a batch has to go to be in the next block that none went for, or in the next one of all if it is urgent; now
+    when there is no telling."""
+    next_ms, interval_ms = _next_block_ms(now_ms, market), market.block_interval_ms
+    if not next_ms:
+        return now_ms
+    if market.last_sent_ms > next_ms - interval_ms and not is_urgent:
+        next_ms += interval_ms
+    return next_ms - min(policy.block_margin_ms, interval_ms // 4)
 
 
 def _is_worth_another_block(
     policy: AdaptivePolicy, now_ms: int, going: Sequence[Ready], market: Market, chance_of_another: float
 ) -> bool:
-    if any(each.lane is Lane.REALTIME or not each.batchable for each in going):
-        return False
-    wait_ms = max(market.block_interval_ms, _MILLI)
-    if any(now_ms + wait_ms - each.ready_at_ms > policy.longest_wait_ms for each in going):
+    wait_ms = market.block_interval_ms or _MILLI
+    if any(now_ms + wait_ms - each.ready_at_ms > _longest_wait_ms(policy, each) for each in going):
         return False
     fixed_wei = market.terms.fixed_gas * market.gas.price_wei
     rates = [delay_wei_per_s(policy, each, now_ms) for each in going]

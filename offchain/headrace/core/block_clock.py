@@ -31,10 +31,10 @@ class BlockClock:
     def interval_ms(self) -> int:
         """Between blocks; 0 when they are too few or too irregular to tell.
 
-        Slots may be empty, so a gap may be a multiple of the shortest one.
+        Few slots are empty where there are slots: three gaps of four are as long as the shortest one.
         """
         seen = list(self._seen)
         gaps = [(later[1] - earlier[1]) // (later[0] - earlier[0]) for earlier, later in pairwise(seen)]
         shortest = min(gaps, default=0)
-        is_regular = len(gaps) >= _LEAST_GAPS and shortest > 0 and all(gap % shortest == 0 for gap in gaps)
+        is_regular = len(gaps) >= _LEAST_GAPS and shortest > 0 and 4 * gaps.count(shortest) >= 3 * len(gaps)
         return shortest * 1000 if is_regular else 0

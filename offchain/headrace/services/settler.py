@@ -117,6 +117,7 @@ class Settler:
         self._arrivals = Arrivals()
         self._arrived: set[Hash32] = set()  # that are noted there, and ready still
         self._blocks = BlockClock()
+        self._sent_at_ms = 0  # when a batch went last
         self._held = 0  # results that wait for a better price
         self._is_idle = False
 
@@ -193,6 +194,7 @@ class Settler:
             # A request of the batch moved since it was read (a reorg took it, the chain closed it): draft anew.
             log.info("batch_abandoned", cause=str(exc))
             return False
+        self._sent_at_ms = self._clock.now_ms() if drafted.items else self._sent_at_ms
         self._quarantine.passed(id_ for intent in intents for id_ in intent.detail.get("request_ids", ()))
         log.info("batch_sent", reason=reason, items=drafted.items, rounds=[record.round for record in rounds])
         return True
@@ -273,7 +275,7 @@ class Settler:
         if not waiting:
             return [], None
         now_ms, interval_ms = self._clock.now_ms(), self._blocks.interval_ms
-        market = Market(self._terms, quote, self._blocks.last_block_ms, interval_ms)
+        market = Market(self._terms, quote, self._blocks.last_block_ms, interval_ms, self._sent_at_ms)
         chance = self._arrivals.chance_within(now_ms, max(interval_ms, 1_000))
         choice = choose_batch(policy, now_ms, [_ready_of(item, quote) for item in waiting], market, chance)
         self._held = len(choice.held)

@@ -1,0 +1,1 @@
+"""Simulators: the core's own decisions in virtual time, over traces of what happened elsewhere."""
