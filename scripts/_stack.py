@@ -235,6 +235,9 @@ class Stack:
             "HEADRACE_RELAYER__API_PORT": str(self.api_port),
             "HEADRACE_RELAYER__LINK_PORT": str(self.link_port),
             "HEADRACE_RELAYER__DATABASE": str(self.folder / "relayer.db"),
+            # Gas is free here, and somebody waits for the answer.
+            "HEADRACE_RELAYER__BATCH__LONGEST_WAIT_MS": "1500",
+            "HEADRACE_RELAYER__BATCH__LONGEST_REALTIME_WAIT_MS": "1500",
         }
 
     def node_environment(self, number: int) -> dict[str, str]:

@@ -85,6 +85,7 @@ class BatchSettings(Section):
     max_age_ms: int = Field(default=1_500, ge=0, le=600_000)
     margin_milli: int = Field(default=1_500, ge=1_000, le=10_000)
     longest_wait_ms: int = Field(default=36_000, ge=0, le=3_600_000)
+    longest_realtime_wait_ms: int = Field(default=12_000, ge=0, le=3_600_000)
     deadline_margin_ms: int = Field(default=15_000, ge=0, le=3_600_000)
     block_margin_ms: int = Field(default=2_000, ge=0, le=60_000)
     least_delay_wei_per_s: Wei = 10**12
@@ -99,6 +100,7 @@ class BatchSettings(Section):
             block_margin_ms=self.block_margin_ms,
             margin_milli=self.margin_milli,
             longest_wait_ms=self.longest_wait_ms,
+            longest_realtime_wait_ms=self.longest_realtime_wait_ms,
             least_delay_wei_per_s=self.least_delay_wei_per_s,
         )
 

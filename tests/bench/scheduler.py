@@ -30,6 +30,7 @@ from headrace.core.routing.table import NodeTable
 from headrace.core.scheduling import CycleInputs, CyclePlan, Engine, Policy, plan_cycle
 from headrace.core.snapshot import SnapshotReader, SnapshotWriter
 from headrace.core.types import DecisionKind, Lane
+from tests.bench.economics import deadline_rows, gas_rows, loss_rows, overload_rows
 from tests.bench.rows import Row, show, write
 from tests.bench.scheduler_worlds import BALANCED_POLICY, World, cycle_of
 
@@ -197,7 +198,12 @@ PARTS = (
     ("cycles after small changes", incremental_rows),
     ("placement", placement_rows),
     ("replay", replay_rows),
+    ("losses by margin", lambda _: loss_rows()),
+    ("gas a result", lambda seed: gas_rows(range(seed, seed + RUNS))),
+    ("overload", lambda seed: overload_rows(range(seed, seed + RUNS))),
+    ("deadlines", lambda seed: deadline_rows(range(seed, seed + 3 * RUNS))),
 )
+RUNS = 3
 
 
 def main() -> int:

@@ -123,7 +123,16 @@ def test_arrivals__a_steady_stream__is_found_within_a_few_half_lives() -> None:
     assert arrivals.per_s(now_ms, "b") == pytest.approx(0.5, abs=0.03)
     assert arrivals.per_s(now_ms) == pytest.approx(1.5, abs=0.05)
     assert arrivals.per_s(now_ms, "unknown") == 0.0
-    assert arrivals.chance_within(now_ms, 1_000) == pytest.approx(0.777, abs=0.02)
+    assert arrivals.chance_of_another(now_ms, 1_000) == pytest.approx(0.777, abs=0.02)
+
+
+def test_arrivals__a_lone_one__says_nothing_of_another() -> None:
+    arrivals = Arrivals()
+    assert arrivals.chance_of_another(0, 10_000) == 0.0
+    arrivals.note("a", 10_000)
+    assert arrivals.chance_of_another(10_000, 36_000) == 0.0
+    arrivals.note("b", 12_000)
+    assert arrivals.chance_of_another(12_000, 36_000) > 0.3
 
 
 def test_arrivals__a_stream_ends__is_forgotten_by_half_lives() -> None:
@@ -132,7 +141,7 @@ def test_arrivals__a_stream_ends__is_forgotten_by_half_lives() -> None:
         arrivals.note("a", second * 1000)
     now = arrivals.per_s(300_000)
     assert arrivals.per_s(300_000 + HALF_LIFE_MS) == pytest.approx(now / 2)
-    assert arrivals.chance_within(10**9, 10_000) == pytest.approx(0.0, abs=1e-9)
+    assert arrivals.chance_of_another(10**9, 10_000) == pytest.approx(0.0, abs=1e-9)
 
 
 def test_arrivals__time_goes_back__counts_still() -> None:

@@ -16,7 +16,7 @@ from scripts._stack import test_account as account
 from tests.e2e.test_bad_input import assert_one_sentence, run
 
 SUBMITTER = 7
-NO_BATCHES = {"HEADRACE_RELAYER__BATCH__MAX_AGE_MS": "600000"}
+NO_BATCHES = {"HEADRACE_RELAYER__BATCH__NAME": "threshold", "HEADRACE_RELAYER__BATCH__MAX_AGE_MS": "600000"}
 BY_SUBMITTER = {"HEADRACE_RELAYER_SUBMITTER_PRIVATE_KEY": private_key(SUBMITTER)}
 FULFILLED = "0x" + keccak(text="ResultFulfilled(bytes32,bytes32,uint256,uint256,uint256)").hex()
 TTL_S = 120

@@ -30,12 +30,14 @@ class Arrivals:
     def __init__(self, half_life_ms: int = HALF_LIFE_MS) -> None:
         self._decay_per_ms = math.log(2) / half_life_ms
         self._counts: dict[Hash32, _Count] = {}
+        self._last_ms = 0
 
     def note(self, model_id: Hash32, at_ms: int) -> None:
         """A result became ready. Times may come a little out of order."""
         count = self._counts.get(model_id)
         at_ms = max(at_ms, count.at_ms) if count else at_ms
         self._counts[model_id] = _Count(self._weight(count, at_ms) + 1, at_ms)
+        self._last_ms = max(self._last_ms, at_ms)
         if len(self._counts) > MOST_MODELS:
             quietest = min(self._counts, key=lambda each: self._weight(self._counts[each], at_ms))
             del self._counts[quietest]
@@ -45,9 +47,15 @@ class Arrivals:
         counts = self._counts.values() if model_id is None else filter(None, [self._counts.get(model_id)])
         return 1000 * self._decay_per_ms * sum(self._weight(count, now_ms) for count in counts)
 
-    def chance_within(self, now_ms: int, wait_ms: int) -> float:
-        """The chance that any becomes ready within a time, if they come independently of one another."""
-        return -math.expm1(-self.per_s(now_ms) * max(0, wait_ms) / 1000)
+    def chance_of_another(self, now_ms: int, wait_ms: int) -> float:
+        """The chance that one more becomes ready within a time, if they come independently of one another.
+
+        It is asked because the last one came. That one says nothing of the rate: what an arrival finds is what any
+        moment would (Wolff, "Poisson arrivals see time averages", 1982). So a lone result is not waited with.
+        """
+        last = _Count(1.0, self._last_ms)
+        weight = sum(self._weight(count, now_ms) for count in self._counts.values()) - self._weight(last, now_ms)
+        return -math.expm1(-self._decay_per_ms * max(0.0, weight) * max(0, wait_ms))
 
     def _weight(self, count: _Count | None, at_ms: int) -> float:
         return count.weight * math.exp(-self._decay_per_ms * max(0, at_ms - count.at_ms)) if count else 0.0

@@ -276,7 +276,7 @@ class Settler:
             return [], None
         now_ms, interval_ms = self._clock.now_ms(), self._blocks.interval_ms
         market = Market(self._terms, quote, self._blocks.last_block_ms, interval_ms, self._sent_at_ms)
-        chance = self._arrivals.chance_within(now_ms, max(interval_ms, 1_000))
+        chance = self._arrivals.chance_of_another(now_ms, max(interval_ms, 1_000))
         choice = choose_batch(policy, now_ms, [_ready_of(item, quote) for item in waiting], market, chance)
         self._held = len(choice.held)
         self._metrics.gauge("headrace_results_held", self._held)

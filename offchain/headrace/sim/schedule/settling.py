@@ -140,7 +140,7 @@ class Chain:
             market = Market(
                 self._terms, self.quote(now_ms), self._clock.last_block_ms, interval_ms, epoch_ms + self._sent_ms
             )
-            chance = self._arrivals.chance_within(at_ms, max(interval_ms, 1_000))
+            chance = self._arrivals.chance_of_another(at_ms, max(interval_ms, 1_000))
             choice = choose_batch(policy, at_ms, [each.ready for each in self._ready], market, chance)
             return choice.chosen if choice.reason else (), max(now_ms + 100, choice.until_ms - epoch_ms)
         oldest_ms = min(each.ready_at_ms for each in self._ready)
