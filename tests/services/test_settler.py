@@ -11,7 +11,7 @@ from headrace.core.adaptive_batching import AdaptivePolicy
 from headrace.core.batching import BatchPolicy
 from headrace.core.errors import ChainUnavailable, ExpiredContext, Refused, Unknown
 from headrace.core.fees import charged_gas, charged_gas_price_wei
-from headrace.core.types import GasQuote, ItemStatus, Lane, Status
+from headrace.core.types import GasQuote, ItemStatus, Status
 from headrace.ports import Call, CallOutcome
 from tests.fakes import GWEI, TERMS
 from tests.services.world import a_world
@@ -459,7 +459,7 @@ async def test_adaptive__a_budget_that_does_not_pay__waits_for_the_price_and_kee
         world.chain.gas = GasQuote(GWEI, GWEI)
         charge_wei = charged_gas(TERMS, 1, 0) * charged_gas_price_wei(TERMS, world.chain.gas)
         poor = world.request(salt=1, gas_budget_wei=charge_wei * 2)
-        rich = world.request(salt=2, gas_budget_wei=charge_wei * 100, lane=Lane.REALTIME)
+        rich = world.request(salt=2, gas_budget_wei=charge_wei * 100, batchable=False)
         held, paid = await world.serve(poor, rich)
         world.chain.gas = GasQuote(10 * GWEI, GWEI)
         await world.settle()
