@@ -6,12 +6,16 @@ Each figure is of this run, from `SEED`. Times are of the process's own work on 
 from __future__ import annotations
 
 import gc
+import json
 import os
 import resource
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from operator import ne
+from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
@@ -191,6 +195,23 @@ def replay_rows(seed: int) -> Iterator[Row]:
     yield Row("decisions replayed: what was decided on each waiting request", looked_at / took_ms * 1000, "/s", 20_000)
     yield Row("of them news, which are leaves", decided / took_ms * 1000, "/s")
     yield Row("rounds whose replay gave another root", sum(map(ne, roots, again)), "", 0, at_most=True)
+    if other := os.environ.get("OTHER_PYTHON"):
+        elsewhere = replayed_by(other, relayer)
+        version = subprocess.run([other, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
+        yield Row(f"the same by Python {version}", sum(map(ne, roots, elsewhere)), "", 0, at_most=True)
+
+
+def replayed_by(python: str, relayer: Relayer) -> list[str]:
+    """The roots that another Python finds: one that has this package's dependencies."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "order.json").write_text(json.dumps(relayer.hashes), encoding="utf-8")
+        for hash_, text in relayer.texts.items():
+            Path(folder, hash_).write_bytes(text)
+        script, source = Path(__file__).with_name("replay.py"), Path(__file__).parents[2] / "offchain"
+        environment = {**os.environ, "PYTHONPATH": str(source)}
+        done = subprocess.run([python, str(script), folder], capture_output=True, check=True, env=environment)
+    roots: list[str] = json.loads(done.stdout)
+    return roots
 
 
 PARTS = (
