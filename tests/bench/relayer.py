@@ -268,7 +268,7 @@ async def settling(folder: Path, seed: int) -> list[Row]:
     count = int(os.environ.get("READY", "3000"))
     async with a_relayer(folder, seed, BatchPolicy(max_items=350, max_age_ms=0)) as relayer:
         await _make_ready(relayer, count)
-        batch = (await relayer.settler._items())[:50]
+        batch = (await relayer.settler._items())[0][:50]
         rounds = await relayer.settler._rounds_to_record(batch, set())
         (drafter,) = relayer.settler._drafters.values()
         times = []

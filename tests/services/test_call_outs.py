@@ -200,7 +200,7 @@ async def test_step__callback_with_bytes__always_carries_them() -> None:
         await world.aggregator.delivered(node.deliver(node.tasks[0], content=answer))
         # Gas is dearer now than when it was assigned, and the budget does not cover the bytes any more.
         world.chain.gas = replace(world.chain.gas, base_fee_wei=10**6 * GWEI)
-        items = await world.settler._items()
+        items = (await world.settler._items())[0]
         assert [item.inline for item in items] == [answer]
         world.chain.gas = replace(world.chain.gas, base_fee_wei=GWEI)
         await world.settle()
@@ -243,7 +243,7 @@ async def test_step__more_callbacks_than_a_transaction_takes__are_settled_in_sev
     async with a_world(nodes=4, batching=BatchPolicy(max_age_ms=10**9)) as world:
         requests = [called_request(world, salt=number, callback_gas=2_000_000) for number in range(10)]
         ids = await world.serve(*requests)
-        waiting = await world.settler._items()
+        waiting = (await world.settler._items())[0]
         items = await world.settler._fitting(waiting)
         assert 0 < len(items) < len(waiting) == 10
         assert batch_gas([item.load for item in items]) <= MAX_BATCH_GAS
@@ -259,7 +259,7 @@ async def test_step__more_callbacks_than_a_transaction_takes__are_settled_in_sev
 async def test_step__batch_with_callbacks__has_a_limit_that_is_enough_whatever_they_use() -> None:
     async with a_world(batching=AT_ONCE) as world:
         await world.serve(*[called_request(world, salt=number, callback_gas=900_000) for number in range(3)])
-        items = await world.settler._items()
+        items = (await world.settler._items())[0]
         await world.settler.step()
         (intent,) = [each for each in await world.store.open_intents() if each.kind == "submit_results"]
         (*_, outcome) = await world.chain.simulate(world.signer.address, [intent.call])
