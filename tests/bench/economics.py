@@ -73,7 +73,7 @@ def scenario(name: str, fees: Path, policies: Sequence[Policies], **changes: obj
         "models": MODELS,
         "policies": tuple(policies),
     }
-    return Scenario(name=name, **(fields | changes))  # type: ignore[arg-type]
+    return Scenario.model_validate({"name": name} | fields | changes)
 
 
 def gas_rows(seeds: Sequence[int]) -> Iterator[Row]:
@@ -145,7 +145,7 @@ def overload_rows(seeds: Sequence[int]) -> Iterator[Row]:
     steady = Nodes(count=14, mean_up_s=0.0, miss_share=0.0, flaky_share=0.0, liar_share=0.0, new_share=0.0)
     given = scenario("overload", base_fees()[-1], [Policies(name="balanced")], nodes=steady)
     patient = {"realtime_share": 0.45, "realtime_deadline_s": (90, 150), "bulk_deadline_s": (2_000, 3_600)}
-    wanted = Requests(trace=requests_trace(), **patient)  # type: ignore[arg-type]
+    wanted = Requests.model_validate({"trace": requests_trace()} | patient)
     compared = compare(at_load(given.model_copy(update={"requests": wanted}), 1.5), seeds)
     share = compared.of("balanced", "realtime_in_deadline_share").mean
     bound_s = bulk_bound_s(given)

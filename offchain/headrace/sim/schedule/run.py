@@ -83,7 +83,6 @@ class Outcome:
     busy_ms: Counter[Address]
     nodes: Sequence[SimNode]
     cycles: int
-    served_work: Counter[Address]
 
 
 def terms_of(scenario: Scenario) -> MarketTerms:
@@ -166,7 +165,6 @@ class Run:
         self._paid_fees: list[int] = []
         self._settled_of: Counter[Address] = Counter()
         self._busy_ms: Counter[Address] = Counter()
-        self._served_work: Counter[Address] = Counter()
         self._events: list[tuple[int, int, int, object]] = []
         self._sequence = 0
         self._cycle_at_ms = -1
@@ -196,7 +194,6 @@ class Run:
             self._busy_ms,
             list(self._nodes.values()),
             self._cycles,
-            self._served_work,
         )
 
     def _is_known(self, asked: Asked) -> bool:
@@ -394,7 +391,6 @@ class Run:
             took_ms = self._now_ms - task.assigned_ms
             self._performance.answered(node.key, request.model_id, request.max_output_tokens, took_ms)
             self._settled_of[node.key] += 1
-            self._served_work[request.requester] += request.work
             self._paid_fees.append(request.priority_fee_wei)
             self._chain.deliver(Result(request, node.key, task.reward_wei, EPOCH_MS + self._now_ms))
             self._look_at_batches()
