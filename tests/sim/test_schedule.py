@@ -129,6 +129,8 @@ def test_percentile__is_of_the_nearest_rank() -> None:
 
 # Files and commands
 
+GOOD = "name = 'x'\nrequests.trace = 'a'\nchain.trace = 'b'\n"
+
 
 @pytest.mark.parametrize(
     ("text", "message"),
@@ -148,6 +150,11 @@ def test_scenario__is_not_as_it_must_be__says_where(tmp_path: Path, text: str, m
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InvalidInput, match=message):
         read_scenario(path)
+
+
+def test_run__no_request_in_its_time__says_so() -> None:
+    with pytest.raises(InvalidInput, match="no request"):
+        ran(scenario(requests={"offset_s": 10.0**9, "rate": 0.001}).model_copy(update={"duration_s": 0.001}))
 
 
 def small_comparison() -> Compared:

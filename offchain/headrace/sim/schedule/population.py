@@ -82,15 +82,13 @@ class Population:
         start_s = drawn if start_s is None else start_s
         end_s = start_s + needed_s
         # A trace that is too short goes on from its beginning.
-        arrivals = [each for each in trace if start_s <= each.at_s < end_s]
         lap_s = last_s + 1
-        laps = math.ceil(end_s / lap_s)
-        for lap in range(1, laps):
-            arrivals += [
-                Arrival(each.at_s + lap * lap_s, each.prompt_tokens, each.output_tokens)
-                for each in trace
-                if start_s <= each.at_s + lap * lap_s < end_s
-            ]
+        arrivals = [
+            Arrival(each.at_s + lap * lap_s, each.prompt_tokens, each.output_tokens)
+            for lap in range(int(start_s // lap_s), math.ceil(end_s / lap_s))
+            for each in trace
+            if start_s <= each.at_s + lap * lap_s < end_s
+        ]
         return [self._asked(number, each, start_s) for number, each in enumerate(arrivals)]
 
     def nodes(self) -> list[SimNode]:

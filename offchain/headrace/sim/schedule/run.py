@@ -9,13 +9,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from random import Random
 from statistics import median_low
-from typing import Any
 
-from headrace.core.adaptive_batching import AdaptivePolicy
-from headrace.core.batching import BatchPolicy
 from headrace.core.cycle import (
-    BALANCED,
-    SHARED,
     Anchor,
     Carried,
     CycleInputs,
@@ -23,6 +18,7 @@ from headrace.core.cycle import (
     Policy,
     WaitingRequest,
 )
+from headrace.core.errors import InvalidInput
 from headrace.core.fees import charged_gas, charged_gas_price_wei
 from headrace.core.performance import Performance
 from headrace.core.scheduling import Engine
@@ -109,18 +105,6 @@ def terms_of(scenario: Scenario) -> MarketTerms:
     )
 
 
-def scheduling_policy(policies: Policies) -> Policy:
-    """The scheduling policy of a pair."""
-    base = Policy(name=BALANCED, lanes=SHARED) if policies.scheduling == BALANCED else Policy()
-    numbers: dict[str, Any] = dict(policies.numbers)
-    return replace(base, **numbers)
-
-
-def batching_policy(policies: Policies) -> BatchPolicy | AdaptivePolicy:
-    """The batching policy of a pair."""
-    return (AdaptivePolicy if policies.batching == "adaptive" else BatchPolicy)(**policies.batch_numbers)
-
-
 class Run:
     """A run of one pair of policies.
 
@@ -147,12 +131,14 @@ class Run:
         self._scenario = scenario
         self._seed = seed
         self._rng = Random(f"run {seed}")
-        policy = scheduling_policy(policies)
+        policy = policies.scheduling_policy()
         self._policy_at = policy_at or (lambda _: policy)
         self._terms = terms_of(scenario)
         start = _first_block(scenario, blocks, Random(f"blocks {seed}"))
-        self._chain = Chain(scenario, blocks, start, self._terms, batching_policy(policies))
+        self._chain = Chain(scenario, blocks, start, self._terms, policies.batching_policy())
         self._asked = population.requests(trace)
+        if not self._asked:
+            raise InvalidInput(f"no request of {scenario.requests.trace} is in the time of the run: make it longer")
         self._nodes = {node.key: node for node in population.nodes()}
         self._fates: dict[Hash32, Fate] = {}
         self._pending: list[Asked] = []  # sent, and not in a block yet

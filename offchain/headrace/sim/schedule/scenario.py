@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from headrace.core.adaptive_batching import AdaptivePolicy
+from headrace.core.batching import BatchPolicy
+from headrace.core.cycle import BALANCED, SHARED, Policy
 from headrace.core.errors import InvalidInput
 
 GWEI = 10**9
 Share = Annotated[float, Field(ge=0, le=1)]
-Span = tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
+
+
+def _in_order(span: tuple[Any, Any]) -> tuple[Any, Any]:
+    if span[0] > span[1]:
+        raise ValueError(f"{span[0]} to {span[1]} is no span: the lower end comes first")
+    return span
+
+
+Seconds = Annotated[tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]], AfterValidator(_in_order)]
+Counts = Annotated[tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]], AfterValidator(_in_order)]
 
 
 class Section(BaseModel):
@@ -33,8 +46,8 @@ class Requests(Section):
     rate: float = Field(default=1.0, gt=0)
     requesters: int = Field(default=200, ge=1)
     realtime_share: Share = 0.3
-    realtime_deadline_s: Span = (20, 60)
-    bulk_deadline_s: Span = (300, 1_800)
+    realtime_deadline_s: Seconds = (20, 60)
+    bulk_deadline_s: Seconds = (300, 1_800)
     realtime_fee_wei: int = Field(default=2 * 10**14, ge=0)
     bulk_fee_wei: int = Field(default=10**13, ge=0)
     fee_sigma: float = Field(default=1.0, ge=0)
@@ -61,11 +74,11 @@ class Nodes(Section):
     """
 
     count: int = Field(default=40, ge=1)
-    places: tuple[int, int] = (1, 4)
+    places: Counts = (1, 4)
     tokens_per_s: float = Field(default=60.0, gt=0)
     speed_sigma: float = Field(default=0.5, ge=0)
     memory_mb: int = Field(default=24_000, ge=1)
-    models_each: tuple[int, int] = (1, 3)
+    models_each: Counts = (1, 3)
     warm_models: int = Field(default=1, ge=1)
     load_mb_per_s: float = Field(default=500.0, gt=0)
     price_sigma: float = Field(default=0.3, ge=0)
@@ -117,6 +130,35 @@ class Policies(Section):
     batching: Literal["threshold", "adaptive"] = "adaptive"
     numbers: dict[str, int] = Field(default_factory=dict)  # of the scheduling policy
     batch_numbers: dict[str, int] = Field(default_factory=dict)  # of the batching policy
+
+    @model_validator(mode="after")
+    def _are_policies(self) -> Policies:
+        for numbers, base in ((self.numbers, Policy()), (self.batch_numbers, self._batching)):
+            known = {field.name for field in fields(base) if isinstance(getattr(base, field.name), int)}
+            if odd := ", ".join(sorted(numbers.keys() - known)):
+                raise ValueError(f"{self.name!r} has no number called {odd}; there are {', '.join(sorted(known))}")
+            if any(value < 0 for value in numbers.values()):
+                raise ValueError(f"a number of {self.name!r} is below 0")
+        try:
+            self.scheduling_policy()
+        except InvalidInput as exc:
+            raise ValueError(str(exc)) from exc
+        return self
+
+    @property
+    def _batching(self) -> BatchPolicy | AdaptivePolicy:
+        return AdaptivePolicy() if self.batching == "adaptive" else BatchPolicy()
+
+    def scheduling_policy(self) -> Policy:
+        """As the scheduler takes it."""
+        base = Policy(name=BALANCED, lanes=SHARED) if self.scheduling == BALANCED else Policy()
+        numbers: dict[str, Any] = dict(self.numbers)
+        return replace(base, **numbers)
+
+    def batching_policy(self) -> BatchPolicy | AdaptivePolicy:
+        """As the settler takes it."""
+        numbers: dict[str, Any] = dict(self.batch_numbers)
+        return replace(self._batching, **numbers)
 
 
 DEFAULT_POLICIES = (
